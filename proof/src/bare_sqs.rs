@@ -121,10 +121,12 @@ impl BareSqs {
     #[must_use]
     pub fn len(&self, queue: &str) -> usize {
         let asked = json!({ "QueueUrl": queue, "AttributeNames": ["All"] });
-        let told = self.call("GetQueueAttributes", &asked).expect("attributes");
+        let answer = self.call("GetQueueAttributes", &asked).expect("attributes");
         ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
             .iter()
-            .map(|name| told["Attributes"][name].as_str().and_then(|n| n.parse::<usize>().ok()).unwrap_or(0))
+            .map(|name| {
+                answer["Attributes"][name].as_str().and_then(|n| n.parse::<usize>().ok()).unwrap_or(0)
+            })
             .sum()
     }
 

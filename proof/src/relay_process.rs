@@ -43,7 +43,7 @@ async fn relay(source: impl OutboxReader, to: &str) -> Result<(), Failed> {
     tokio::spawn(async move {
         tokio::select! {
             _ = term.recv() => {}
-            // Whoever started it is gone.
+            // The process that started it is gone.
             () = input_ended() => {}
         }
         stop.stop();
@@ -54,7 +54,7 @@ async fn relay(source: impl OutboxReader, to: &str) -> Result<(), Failed> {
     Ok(())
 }
 
-/// A pipe ends with whoever holds its other end.
+/// Standard input is a pipe: it ends with the process that holds its other end.
 async fn input_ended() {
     let (mut input, mut byte) = (tokio::io::stdin(), [0]);
     while matches!(input.read(&mut byte).await, Ok(1)) {}

@@ -6,8 +6,8 @@ fn openssl(dir: &std::path::Path, args: &str) {
     assert!(output.status.success(), "openssl {args}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// An authority (`ca.pem`), a certificate of its for `localhost` (`server.pem`, `server.key`), and an authority nobody
-/// asked (`other.pem`).
+/// An authority (`ca.pem`), its certificate for `localhost` (`server.pem`, `server.key`), and an unrelated authority
+/// (`other.pem`).
 ///
 /// # Panics
 /// When `openssl` is not there or fails.

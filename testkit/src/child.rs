@@ -22,7 +22,7 @@ pub const CRASH_POINT_LINE: &str = "semel-crash-point ";
 /// Lines kept of each of a child's two outputs; older ones are dropped.
 pub const LINES_MAX: usize = 10_000;
 
-/// How long the pipes of a child that has ended are read on, where somebody else holds them open.
+/// How long the pipes of a child that has ended are still read, where another process holds them open.
 const PIPES_MAX: Duration = Duration::from_secs(30);
 
 /// A child process under the control of a test. Killed when dropped.
@@ -94,14 +94,14 @@ impl Child {
         self.stdout.next(&mut self.stdout_read, Instant::now() + timeout)
     }
 
-    /// Waits for a line of stderr with this in it, among those that nobody has waited for yet, and returns it.
+    /// Waits for a line of stderr that contains `text`, among those not waited for yet, and returns it.
     pub fn wait_for_said(&mut self, text: &str, timeout: Duration) -> io::Result<String> {
         let until = Instant::now() + timeout;
         loop {
             let line = self.stderr.next(&mut self.stderr_read, until).map_err(|error| {
                 io::Error::new(
                     error.kind(),
-                    format!("{text:?} was not said; stderr: {:?}", self.stderr.all()),
+                    format!("{text:?} was not written; stderr: {:?}", self.stderr.all()),
                 )
             })?;
             if line.contains(text) {
@@ -200,7 +200,7 @@ impl Output {
     fn follow(pipe: Option<impl Read + Send + 'static>) -> Arc<Self> {
         let output = Arc::new(Self::default());
         let writer = Arc::clone(&output);
-        // Read all the time: a child must never block because nobody reads what it says.
+        // Read all the time: a child must never block because its output is not read.
         std::thread::spawn(move || {
             let mut reader = pipe.map(BufReader::new);
             let mut line = Vec::new();

@@ -4,9 +4,9 @@
 //! - [`proxy`]: a TCP proxy that cuts, delays, hangs and drops answers.
 //! - [`child`]: a child process that is stopped or killed at a named crash point.
 //! - [`ledger`]: an append-and-fsync file that counts how often an effect really happened.
-//! - [`python`]: a private Python with packages, for clients nobody here wrote.
+//! - [`python`]: a private Python with packages, for third-party clients.
 //! - [`scratch`]: directories in memory.
-//! - [`seed`]: chance that can be replayed.
+//! - [`seed`]: randomness that can be replayed.
 //!
 //! Plain threads and blocking calls throughout: it serves tests of any kind, with a runtime or
 //! without, and builds in seconds. Every wait has a bound.

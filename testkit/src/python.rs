@@ -1,4 +1,4 @@
-//! A private Python with packages from PyPI: for clients nobody here wrote.
+//! A private Python with packages from PyPI: for third-party clients.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,8 +9,8 @@ use crate::services::{install_packages, root};
 /// `name==version`. Made on first use; `python3-venv` is installed when it is missing and we are root.
 pub fn with(packages: &[&str]) -> Result<PathBuf, String> {
     let name = packages.join("+").replace("==", "-");
-    let place = root().join("python").join(name);
-    let (python, done) = (place.join("bin/python3"), place.join("done"));
+    let folder = root().join("python").join(name);
+    let (python, done) = (folder.join("bin/python3"), folder.join("done"));
     std::fs::create_dir_all(root().join("python")).map_err(|error| error.to_string())?;
     // Two tests may want it at once; the one that comes second waits and finds it made.
     let lock = std::fs::File::create(root().join("python/lock")).map_err(|error| error.to_string())?;
@@ -21,7 +21,7 @@ pub fn with(packages: &[&str]) -> Result<PathBuf, String> {
     if !can_make_environments() {
         install_packages(&["python3-venv".to_owned()]).map_err(|error| error.to_string())?;
     }
-    run(Command::new(interpreter()).args(["-m", "venv", "--clear"]).arg(&place))?;
+    run(Command::new(interpreter()).args(["-m", "venv", "--clear"]).arg(&folder))?;
     run(Command::new(&python)
         .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"])
         .args(packages))?;

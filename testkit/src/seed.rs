@@ -1,8 +1,7 @@
 //! Seeds that are printed and can be replayed.
 //!
-//! A test which draws by chance is only evidence if its draw can be repeated. [`seed`] takes the
-//! value of `SEMEL_SEED` when it is set and a fresh one otherwise, and prints it either way: the
-//! line shows up in the output of a failing test.
+//! A random test is only evidence if it can be repeated. [`seed`] takes the value of `SEMEL_SEED` when it is set and
+//! a fresh one otherwise, and prints it either way: the line shows up in the output of a failing test.
 
 /// The environment variable that replays a run.
 pub const SEED_ENV: &str = "SEMEL_SEED";

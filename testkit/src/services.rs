@@ -1,8 +1,8 @@
 //! Real servers for tests: private, on loopback, with their data under `target/services/`.
 //!
-//! No test double stands in for a store or a broker; a double agrees with whoever wrote it. Each
-//! server is an ordinary process started from a Debian package or from jars of Maven Central, on
-//! ports of this checkout's own, so that two checkouts and the machine's own servers do not meet.
+//! No test double stands in for a store or a broker; a double agrees with its author. Each server is an ordinary
+//! process started from a Debian package or from jars of Maven Central, on ports of this checkout's own, so that two
+//! checkouts and the machine's own servers do not meet.
 //!
 //! `cargo xtask services up` starts them. A test asks for one and says so when it goes without:
 //!
@@ -14,8 +14,8 @@
 //! # let _ = url;
 //! ```
 //!
-//! A test that kills or pauses a server takes it [`alone`], which waits until nobody uses it and
-//! keeps everybody else waiting until it runs again.
+//! A test that kills or pauses a server takes it [`alone`], which waits until no other test uses it and keeps the
+//! others waiting until it runs again.
 
 mod access;
 mod catalogue;

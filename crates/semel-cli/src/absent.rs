@@ -1,4 +1,4 @@
-//! What this build leaves out, and the feature that adds it.
+//! Commands that this build leaves out, and the feature that adds them.
 
 use std::ffi::OsString;
 use std::fmt::Display;
@@ -7,7 +7,7 @@ use clap::Args;
 
 use crate::failure::Failed;
 
-/// A command that this build does not have. Its arguments are not read.
+/// A command that this build does not have. Its arguments are ignored.
 #[derive(Args)]
 #[command(disable_help_flag = true)]
 pub(crate) struct Absent {
@@ -15,7 +15,7 @@ pub(crate) struct Absent {
     _arguments: Vec<OsString>,
 }
 
-/// The answer to a request for something that this build leaves out. `what` is the subject of the sentence.
+/// The error for something that this build leaves out. `what` is the subject of the sentence.
 pub(crate) fn absent(what: impl Display, feature: &str) -> Failed {
     Failed::usage(format!(
         "{what} is not in this build; build it with `--features {feature}`, or with `--features full` for everything"

@@ -1,4 +1,4 @@
-//! For those who run something of ours, on an address of its own: health, metrics, and what else there is to say.
+//! The admin listener, on an address of its own: health, metrics and JSON documents for operators.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -19,37 +19,37 @@ use tokio::sync::Semaphore;
 
 use crate::failure::Failed;
 
-/// Connections at once.
+/// Most connections at once.
 const CONNECTIONS_MAX: usize = 64;
-/// How long one may last: whoever scrapes comes again.
+/// How long a connection may last; a scraper simply connects again.
 const CONNECTION_TIME_MAX: Duration = Duration::from_secs(60);
 const HEADER_READ: Duration = Duration::from_secs(5);
 
-/// A path, and the JSON that is there.
+/// A path, and the JSON served there.
 pub(crate) type Document = (&'static str, fn() -> Bytes);
 
-/// What an admin listener knows.
+/// What an admin listener serves.
 pub(crate) trait Pages: Clone + Send + Sync + 'static {
-    /// Whether it does its work, and why not.
+    /// Whether the command is working, and if not, why.
     fn ready(&self) -> impl Future<Output = Result<(), String>> + Send;
 
-    /// In the OpenMetrics text format.
+    /// The metrics, in the OpenMetrics text format.
     fn metrics(&self) -> String;
 
-    /// What else there is.
+    /// Further JSON documents.
     fn documents(&self) -> &'static [Document] {
         &[]
     }
 }
 
-/// Nobody is asked for a password there, so it stays on this machine unless somebody says otherwise.
-pub(crate) fn keep_inside(address: SocketAddr, insecure: bool) -> Result<(), Failed> {
+/// The admin listener asks for no password, so only loopback is allowed unless `--admin-insecure` is given.
+pub(crate) fn require_loopback(address: SocketAddr, insecure: bool) -> Result<(), Failed> {
     if address.ip().is_loopback() || insecure {
         return Ok(());
     }
     Err(Failed::usage(format!(
-        "the admin listener at {address} could be reached from elsewhere and asks for no password; keep it on \
-         127.0.0.1, or say --admin-insecure where the network keeps strangers out"
+        "the admin address {address} can be reached from other machines and asks for no password; use 127.0.0.1, or \
+         add --admin-insecure if the network keeps strangers out"
     )))
 }
 
@@ -60,19 +60,19 @@ pub(crate) async fn bind(what: &str, address: SocketAddr) -> Result<TcpListener,
 
 /// Answers until the process ends.
 pub(crate) async fn listen(listener: TcpListener, pages: impl Pages) {
-    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let permits = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     loop {
-        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
+        let Ok(permit) = Arc::clone(&permits).acquire_owned().await else { return };
         match listener.accept().await {
             Ok((stream, _)) => {
                 let pages = pages.clone();
                 tokio::spawn(async move {
                     let _ = tokio::time::timeout(CONNECTION_TIME_MAX, serve(stream, pages)).await;
-                    drop(place);
+                    drop(permit);
                 });
             }
             Err(error) => {
-                tracing::warn!(%error, "an admin connection could not be taken");
+                tracing::warn!(%error, "could not accept an admin connection; will retry");
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
         }

@@ -1,4 +1,4 @@
-//! What can be done about an intent, with the command lines that do it.
+//! What an operator can do about an intent, with the command lines for it.
 
 use std::fmt;
 
@@ -14,7 +14,7 @@ use crate::view::state;
 pub(crate) struct Advice {
     /// What the state means for callers.
     advice: String,
-    /// Command lines, ready to be completed.
+    /// Command lines with placeholders to fill in.
     commands: Vec<String>,
 }
 
@@ -22,7 +22,7 @@ impl Advice {
     pub(crate) fn new(record: &Record, now: StoreTime, url: &str) -> Self {
         let id = record.intent.id();
         let store = store_flag(url);
-        // With the epoch: a decision is about what is shown here, not about what it has become by then.
+        // With the epoch: the decision is about the state shown here, and is refused if that has changed by then.
         let epoch = record.head.epoch.0;
         let rest = format!("--by NAME --why TEXT --epoch {epoch}{store}");
         let resolve = |how: &str| format!("semel resolve {id} {how} {rest}");
@@ -30,24 +30,24 @@ impl Advice {
         let decisions = || vec![resolve("--applied --code 200 --body @FILE"), resolve("--not-applied")];
         let until = match record.head.expires_at {
             Some(at) => format!("for another {}", duration::shown(at.since_ms(now))),
-            None => "for good".to_owned(),
+            None => "forever".to_owned(),
         };
         let (advice, commands) = match state(record, now) {
             State::Uncertain => (
-                "Nobody knows whether it happened, so it is not run again.\n\
-                 Look it up where the effect would be, then say what you found:"
+                "It is unknown whether it happened, so it is not run again.\n\
+                 Look it up where the effect would be, then record what you found:"
                     .to_owned(),
                 decisions(),
             ),
             State::InProgress if record.head.is_lapsed(now) => (
-                "Its owner is gone, but running it again is safe: the next call with this key does.\n\
-                 If nobody will call again, say what happened:"
+                "Its owner is gone, but it is safe to run again: the next call with this key runs it.\n\
+                 If no call will come, record what happened:"
                     .to_owned(),
                 decisions(),
             ),
             State::InProgress => (
                 format!(
-                    "Somebody is at it. Wait: if they do not come back it can be decided in {}.",
+                    "Its owner is working on it. Wait: if the lease is not renewed, it can be decided in {}.",
                     duration::shown(record.head.lease_until.since_ms(now))
                 ),
                 Vec::new(),
@@ -55,19 +55,21 @@ impl Advice {
             State::Completed => (
                 format!(
                     "It is done. Calls with this key get this outcome {until}.\n\
-                     To have the work done once more under the same key:"
+                     To do the work again under the same key:"
                 ),
                 vec![release(" --yes")],
             ),
             State::FailedFinal => (
                 format!(
-                    "It was refused for good. Calls with this key get this failure {until}.\n\
-                     To let the same key try again:"
+                    "It failed permanently. Calls with this key get this failure {until}.\n\
+                     To let the same key run again:"
                 ),
                 vec![release("")],
             ),
             State::FailedRetryable => (
-                "It did not happen, or running it again is safe. The next call with this key runs it; nothing is to be done.".to_owned(),
+                "It did not happen, or it is safe to run again. The next call with this key runs it; nothing needs to \
+                 be done."
+                    .to_owned(),
                 Vec::new(),
             ),
         };
@@ -82,7 +84,7 @@ impl fmt::Display for Advice {
     }
 }
 
-/// Only for files: the URL of a server may hold a password.
+/// Only for files: the URL of a server may contain a password.
 fn store_flag(url: &str) -> String {
     if url == STORE_DEFAULT || !url.starts_with("sqlite:") {
         return String::new();

@@ -1,4 +1,4 @@
-//! What the command line looks like.
+//! The command line: subcommands, flags and their help texts.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -25,26 +25,26 @@ Data goes to stdout, everything else to stderr.
 Exit codes: 0 done; 1 failed, not found or refused; 2 usage or configuration.
 
 Examples:
-  semel demo                                          what semel does, in fifteen seconds
+  semel demo                                          see semel work, in fifteen seconds
   semel gateway --upstream http://127.0.0.1:3000 --single-tenant
   semel relay --from postgres://relay@db/app --to kafka://kafka:9092
   semel consume --from 'kafka://kafka:9092/payments?group=mail' --to http://127.0.0.1:3000/paid
-  semel ls --state uncertain                          what needs a person
+  semel ls --state uncertain                          intents that need a person
   semel show 9c8722d0f190                             one intent, and what can be done about it
   semel resolve 9c8722d0f190 --not-applied --by ana --why 'not in the provider dashboard'"
 )]
 pub(crate) struct Cli {
-    /// Where intents are remembered [default: sqlite:semel.db]
+    /// The store that records intents [default: sqlite:semel.db]
     #[arg(long, global = true, value_name = "URL", env = "SEMEL_STORE", hide_env_values = true)]
     pub(crate) store: Option<String>,
-    /// Where the keys are that outcomes are sealed with: file:PATH or env:NAME
+    /// The keys that encrypt stored outcomes: file:PATH or env:NAME
     #[arg(long, global = true, value_name = "SOURCE", env = "SEMEL_KEYS", hide_env = true, hide_env_values = true,
           value_parser = parse_source)]
     pub(crate) keys: Option<KeySource>,
-    /// A Redis in front of a SQL store: finished outcomes are replayed from there
+    /// A Redis cache in front of a SQL store; finished outcomes are replayed from it
     #[arg(long, global = true, value_name = "URL", env = "SEMEL_CACHE", hide_env_values = true)]
     pub(crate) cache: Option<String>,
-    /// JSON instead of text
+    /// Print JSON instead of text
     #[arg(long, global = true)]
     pub(crate) json: bool,
     #[command(subcommand)]
@@ -61,7 +61,7 @@ pub(crate) enum Command {
     Migrate(Migrate),
     #[cfg(feature = "redis")]
     Redis(Redis),
-    /// (not in this build: --features redis) Look after a store on Redis
+    /// (not in this build: --features redis) Maintain a store in Redis
     #[cfg(not(feature = "redis"))]
     Redis(crate::absent::Absent),
     Demo(Demo),
@@ -72,7 +72,7 @@ pub(crate) enum Command {
     Relay(Box<crate::relay::Relay>),
     #[cfg(feature = "consume")]
     Consume(Box<crate::consume::Consume>),
-    /// (not in this build: --features consume,kafka) Messages from a broker to an HTTP endpoint
+    /// (not in this build: --features consume,kafka) Deliver messages from a broker to an HTTP endpoint
     #[cfg(not(feature = "consume"))]
     Consume(crate::absent::Absent),
     Outbox(crate::outbox::Outbox),
@@ -86,8 +86,8 @@ pub(crate) enum Command {
 
 /// List intents, newest first
 ///
-/// A state is the one that holds now: an opaque claim whose lease ran out is listed as uncertain. Raw keys may be
-/// secrets; a short hash stands for them unless --show-keys is given.
+/// States are as of now: an opaque claim whose lease has expired is listed as uncertain. Raw keys may be secrets, so a
+/// short hash is shown instead unless --show-keys is given.
 ///
 /// With --json each page is one document on one line: {"records": [...], "next": "CURSOR" or null}.
 #[derive(Args)]
@@ -100,23 +100,23 @@ pub(crate) struct Ls {
     /// Only in these states: in_progress, uncertain, completed, failed_final, failed_retryable
     #[arg(long, value_name = "STATE,…", value_delimiter = ',', value_parser = parse_state)]
     pub(crate) state: Vec<State>,
-    /// Only of this operation
+    /// Only this operation
     #[arg(long, value_name = "NAME")]
     pub(crate) operation: Option<String>,
-    /// Only of this tenant; '' for a service without tenants
+    /// Only this tenant; '' for a service without tenants
     #[arg(long)]
     pub(crate) tenant: Option<String>,
-    /// Only those at least this long in their state: 30s, 5m, 2h, 7d
+    /// Only intents that have been in their state for at least this long: 30s, 5m, 2h, 7d
     #[arg(long, value_name = "DURATION", value_parser = parse_ms)]
     pub(crate) older_than: Option<u64>,
-    /// At most this many
+    /// List at most this many
     #[arg(long, value_name = "N", default_value_t = 50,
           value_parser = clap::value_parser!(u64).range(1..=PAGE_RECORDS_MAX as u64))]
     pub(crate) limit: u64,
-    /// Go on where a page ended
+    /// Continue after a page: the cursor that page ended with
     #[arg(long, value_name = "CURSOR")]
     pub(crate) after: Option<String>,
-    /// All pages
+    /// List all pages
     #[arg(long, conflicts_with = "limit")]
     pub(crate) all: bool,
     /// Show raw keys instead of a short hash
@@ -124,22 +124,22 @@ pub(crate) struct Ls {
     pub(crate) show_keys: bool,
 }
 
-/// Which intent: by id, or by the parts the id is made from.
+/// Which intent: by id, or by the operation, scope and key that the id is derived from.
 #[derive(Args)]
 pub(crate) struct Target {
-    /// The id's 64 hex digits, or at least the first 8 of them
+    /// The intent id: 64 hex digits, or at least the first 8 of them
     #[arg(value_name = "ID", required_unless_present = "key", conflicts_with = "key")]
     pub(crate) id: Option<String>,
-    /// Instead of the id: its key
+    /// The intent's key, instead of its id
     #[arg(long, requires = "operation")]
     pub(crate) key: Option<String>,
-    /// With --key: its operation
+    /// With --key: the intent's operation
     #[arg(long, value_name = "NAME", requires = "key")]
     pub(crate) operation: Option<String>,
-    /// With --key: its tenant; without one, a service that has no tenants
+    /// With --key: the intent's tenant; leave it out for a service without tenants
     #[arg(long, requires = "key", conflicts_with = "scope")]
     pub(crate) tenant: Option<String>,
-    /// With --key: its whole scope as ls shows it, such as acme/user-42
+    /// With --key: the intent's whole scope as ls shows it, such as acme/user-42
     #[arg(long, requires = "key")]
     pub(crate) scope: Option<String>,
 }
@@ -157,12 +157,12 @@ pub(crate) struct Show {
     /// Show the raw key instead of a short hash
     #[arg(long)]
     pub(crate) show_keys: bool,
-    /// Write the stored body to stdout, byte by byte, and nothing else
+    /// Write only the stored body to stdout, unchanged
     #[arg(long, conflicts_with = "json")]
     pub(crate) body: bool,
 }
 
-/// Who decides, why, and for how long it is remembered.
+/// Who decides, why, and how long the decision is kept.
 #[derive(Args)]
 pub(crate) struct Decider {
     /// Who decides; recorded with the intent
@@ -171,22 +171,22 @@ pub(crate) struct Decider {
     /// Why; recorded with the intent
     #[arg(long, value_name = "TEXT", value_parser = parse_why)]
     pub(crate) why: String,
-    /// How long it is remembered: 24h, 7d, forever
+    /// Retention, how long the decision is kept: 24h, 7d, forever
     #[arg(long, value_name = "DURATION", default_value = "24h", value_parser = parse_retention)]
     pub(crate) retention: Retention,
-    /// Only if the intent still has this epoch, as show gave it
+    /// Decide only if the intent still has this epoch, as show printed it
     #[arg(long, value_name = "N")]
     pub(crate) epoch: Option<u64>,
 }
 
-/// Say what became of an uncertain intent
+/// Record what happened to an uncertain intent
 ///
-/// Look it up first (your database, the provider's dashboard), then say what you found. From then on the decision
-/// holds: the last owner's late outcome is refused, and every later caller gets the same answer. An intent whose
-/// owner is still believed alive cannot be decided.
+/// First look it up (in your database, in the provider's dashboard), then record what you found. The decision is final:
+/// a late outcome from the last owner is refused, and every later caller gets the same answer. An intent whose lease
+/// has not expired cannot be decided, because its owner may still be working.
 ///
-/// Before you say --not-applied, be sure that nothing is still on its way: a process that hangs, a request in a
-/// queue of the provider's. A decision fences what that process records, not what it does.
+/// Before you use --not-applied, make sure that nothing is still in flight: a process that hangs, a request in a queue
+/// of the provider. A decision fences what that process records, not what it does.
 #[derive(Args)]
 #[command(group = clap::ArgGroup::new("found").required(true).args(["applied", "failed", "not_applied"]),
           after_help = "\
@@ -201,29 +201,29 @@ pub(crate) struct Resolve {
     /// It happened: later callers get the outcome given here
     #[arg(long)]
     pub(crate) applied: bool,
-    /// It was refused for good: later callers get the failure given here
+    /// It failed permanently: later callers get the failure given here
     #[arg(long)]
     pub(crate) failed: bool,
-    /// It did not happen and will not any more: the same key may run again
+    /// It did not happen and never will: the same key may run again
     #[arg(long, conflicts_with_all = ["code", "body", "header"])]
     pub(crate) not_applied: bool,
-    /// The outcome's status: 200 unless told otherwise; without --code, --body and --header there is no outcome
-    /// to give and callers learn only that it is done
+    /// The outcome's status, 200 by default; without --code, --body and --header no outcome is stored, and callers
+    /// learn only that the work is done
     #[arg(long, value_name = "STATUS")]
     pub(crate) code: Option<u16>,
-    /// The outcome's body: TEXT, @FILE, or @- for stdin; without it callers learn that the body was not kept
+    /// The outcome's body: TEXT, @FILE, or @- for stdin; without it, callers learn that the body was not kept
     #[arg(long, value_name = "TEXT|@FILE")]
     pub(crate) body: Option<String>,
-    /// A header of the outcome; may be given several times
+    /// A header of the outcome; can be repeated
     #[arg(long, value_name = "NAME: VALUE", value_parser = parse_header)]
     pub(crate) header: Vec<(String, String)>,
     #[command(flatten)]
     pub(crate) decider: Decider,
 }
 
-/// Withdraw a remembered outcome, so that the same key may run again
+/// Withdraw a stored outcome, so that the same key may run again
 ///
-/// Dangerous for a completed intent: the next call with this key does the work once more.
+/// Dangerous for a completed intent: the next call with this key does the work again.
 #[derive(Args)]
 #[command(after_help = "\
 Example:
@@ -233,23 +233,23 @@ pub(crate) struct Release {
     pub(crate) target: Target,
     #[command(flatten)]
     pub(crate) decider: Decider,
-    /// Yes, also if the work was done and may be done again
+    /// Confirm, also if the work was done and may be done again
     #[arg(long)]
     pub(crate) yes: bool,
 }
 
-/// Forget outcomes whose retention is over
+/// Delete outcomes whose retention is over
 ///
-/// Intents in progress and uncertain ones stay, however old. The total is printed on stdout.
+/// Intents in progress and uncertain ones stay, however old. The number of deleted outcomes is printed on stdout.
 #[derive(Args)]
 #[command(after_help = "\
 Example:
   semel sweep --limit 100000")]
 pub(crate) struct Sweep {
-    /// Stop after this many
+    /// Delete at most this many
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) limit: Option<u64>,
-    /// How many to ask for at a time
+    /// Batch size: delete this many at a time
     #[arg(long, value_name = "N", default_value_t = 1_000,
           value_parser = clap::value_parser!(u64).range(1..=100_000))]
     pub(crate) batch: u64,
@@ -257,11 +257,11 @@ pub(crate) struct Sweep {
 
 /// Create or upgrade the tables of a store, of an outbox, or of an inbox
 ///
-/// With --outbox it is the tables that services append their events to, in the services' own database; `semel relay`
-/// reads them. With --inbox it is the tables in which consumers mark what they have handled, and keep what they could not.
+/// With --outbox: the tables that services append their events to, in the services' own database; `semel relay` reads
+/// them. With --inbox: the tables in which consumers record handled messages (dedup) and dead letters.
 ///
-/// In Redis it makes the markers by which a loss of memory is noticed. Do that once, by hand: run at every deployment
-/// it would make a new store of a server that has lost the old one, and nobody would notice.
+/// In Redis it creates the markers that reveal a loss of data. Do that once, by hand: run at every deployment, it would
+/// turn a server that has lost its data into a new store, and the loss would go unnoticed.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -274,21 +274,21 @@ Examples:
   semel migrate --inbox postgres://owner@db/mail
   semel migrate --new-lineage                         after an older backup was restored behind a cache")]
 pub(crate) struct Migrate {
-    /// Show the SQL and touch nothing
+    /// Print the SQL and change nothing
     #[arg(long)]
     pub(crate) print: bool,
-    /// The tables of the outbox, in the database this URL names, instead of a store's
+    /// Migrate the outbox in this database, instead of a store
     #[arg(long, value_name = "URL", conflicts_with = "new_lineage")]
     pub(crate) outbox: Option<String>,
-    /// The tables of the inbox, in the database this URL names, instead of a store's
+    /// Migrate the inbox in this database, instead of a store
     #[arg(long, value_name = "URL", conflicts_with_all = ["new_lineage", "outbox"])]
     pub(crate) inbox: Option<String>,
-    /// Whether PostgreSQL keeps the order of a key although a transaction appends before it locks the row: a lock on the key
-    /// until the commit; `--strict-order=off` takes it away again
+    /// Have PostgreSQL keep the order of a key even if a transaction appends before it locks the row, by a lock on the
+    /// key until the commit; `--strict-order=off` removes that again
     #[arg(long, value_name = "on|off", value_enum, requires = "outbox", num_args = 0..=1, require_equals = true,
           default_missing_value = "on")]
     pub(crate) strict_order: Option<Switch>,
-    /// The data are others now (an older backup was restored): what a cache has of them does not count any more
+    /// Start a new lineage after an older backup was restored: everything cached before becomes invalid
     #[arg(long, conflicts_with = "print")]
     pub(crate) new_lineage: bool,
 }
@@ -300,7 +300,7 @@ pub(crate) enum Switch {
     Off,
 }
 
-/// Look after a store in Redis
+/// Maintain a store in Redis
 #[derive(Args)]
 pub(crate) struct Redis {
     #[command(subcommand)]
@@ -309,17 +309,18 @@ pub(crate) struct Redis {
 
 #[derive(Subcommand)]
 pub(crate) enum RedisCommand {
-    /// Go on although Redis has lost what it knew
+    /// Continue although Redis has lost data
     ///
-    /// A Redis that was flushed or started empty refuses all claims, because whatever ran before could run again. This
-    /// says what is missing and, with --yes, makes a new generation of markers: from then on unknown keys run. First
-    /// find out what was lost: wait until clients have stopped retrying, or reconcile with the service's own records.
+    /// A Redis that was flushed or started empty refuses all claims, because work that was done before could run again.
+    /// This shows what is missing and, with --yes, writes a new generation of markers: from then on unknown keys run.
+    /// First find out what was lost: wait until clients have stopped retrying, or reconcile with the service's own
+    /// records.
     #[command(after_help = "\
 Examples:
-  semel redis accept-loss --store redis://127.0.0.1          what is missing; nothing is changed
-  semel redis accept-loss --store redis://127.0.0.1 --yes    go on without it")]
+  semel redis accept-loss --store redis://127.0.0.1          show what is missing; change nothing
+  semel redis accept-loss --store redis://127.0.0.1 --yes    continue without it")]
     AcceptLoss {
-        /// Yes, what was forgotten may run again
+        /// Confirm: what Redis has lost may run again
         #[arg(long)]
         yes: bool,
     },
@@ -330,9 +331,9 @@ Examples:
 /// Requests with an Idempotency-Key reach the service once; every retry gets the same answer. Everything else passes
 /// through untouched. Operations, limits and timeouts are set in a file; see docs/gateway.md.
 ///
-/// A setting of the file is overridden by the environment, and that by a flag. The addresses that are listened on are
-/// printed on stdout, one a line; the log goes to stderr. SIGTERM and SIGINT drain: exit code 0 if nothing was left
-/// under way, 1 if something was.
+/// The environment overrides the file, and a flag overrides both. The addresses it listens on are printed on stdout,
+/// one per line; the log goes to stderr. SIGTERM and SIGINT drain: exit code 0 if every request was finished, 1 if some
+/// were still in flight.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -345,23 +346,23 @@ pub(crate) struct Gateway {
     /// The service: http://HOST:PORT
     #[arg(long, value_name = "URL", env = "SEMEL_UPSTREAM", hide_env = true)]
     pub(crate) upstream: Option<String>,
-    /// Where clients connect [default: 127.0.0.1:8080]
+    /// Listen for clients on this address [default: 127.0.0.1:8080]
     #[arg(long, value_name = "ADDRESS", env = "SEMEL_LISTEN", hide_env = true)]
     pub(crate) listen: Option<SocketAddr>,
-    /// Where health, metrics and the API's description are [default: 127.0.0.1:9090]
+    /// Serve health, metrics and the API description on this address [default: 127.0.0.1:9090]
     #[arg(long, value_name = "ADDRESS", env = "SEMEL_ADMIN", hide_env = true)]
     pub(crate) admin: Option<SocketAddr>,
-    /// Yes, listen for admin requests beyond this machine, although nobody is asked for a password
+    /// Allow an admin address that other machines can reach; it asks for no password
     #[arg(long, env = "SEMEL_ADMIN_INSECURE", hide_env = true, num_args = 0..=1, default_missing_value = "true",
           value_name = "BOOL")]
     pub(crate) admin_insecure: Option<bool>,
-    /// Operations, limits and timeouts, in TOML
+    /// The configuration file: operations, limits and timeouts, in TOML
     #[arg(long, value_name = "FILE", env = "SEMEL_CONFIG", hide_env = true)]
     pub(crate) config: Option<PathBuf>,
-    /// Say what is wrong with the settings, or print them all, and do nothing
+    /// Check the settings and exit: print what is wrong, or all of them
     #[arg(long)]
     pub(crate) check: bool,
-    /// Forward everything, block nothing, and report what would have become of it
+    /// Forward everything, block nothing, and report what the gateway would have done
     #[arg(long, env = "SEMEL_SHADOW", hide_env = true, num_args = 0..=1, default_missing_value = "true",
           value_name = "BOOL")]
     pub(crate) shadow: Option<bool>,
@@ -373,83 +374,83 @@ pub(crate) struct Gateway {
     #[arg(long, env = "SEMEL_SINGLE_TENANT", hide_env = true, num_args = 0..=1, default_missing_value = "true",
           value_name = "BOOL")]
     pub(crate) single_tenant: Option<bool>,
-    /// Whose a request is: header:X-Tenant-Id, or auth:X-User-Id from the answer to --authorize
+    /// Where a request's tenant is read from: header:X-Tenant-Id, or auth:X-User-Id from the answer to --authorize
     #[arg(long, value_name = "WHERE", env = "SEMEL_TENANT", hide_env = true)]
     pub(crate) tenant: Option<String>,
     /// Ask the service with the caller's credentials before anything is claimed or replayed: 'GET /whoami'
     #[arg(long, value_name = "QUESTION", env = "SEMEL_AUTHORIZE", hide_env = true)]
     pub(crate) authorize: Option<String>,
-    /// How clients are answered: classic, ietf or stripe [default: classic]
+    /// The style of answers to clients: classic, ietf or stripe [default: classic]
     #[arg(long, env = "SEMEL_PROFILE", hide_env = true)]
     pub(crate) profile: Option<String>,
-    /// What is logged: error, warn, info, debug or trace [default: info]
+    /// The log level: error, warn, info, debug or trace [default: info]
     #[arg(long, value_name = "LEVEL", env = "SEMEL_LOG", hide_env = true)]
     pub(crate) log: Option<String>,
-    /// Stop when stdin ends: whoever started it is gone then, however that came about
+    /// Stop when stdin ends, which means that the parent process is gone
     #[arg(long, hide = true)]
     pub(crate) until_stdin_ends: bool,
 }
 
-/// See it work: a service with bad days, careless clients and a killed gateway, judged by a ledger
+/// See semel work: an unreliable service, careless clients and a killed gateway, checked against a ledger
 ///
-/// A sample payments service that loses answers, fails and is slow; clients that send several times over, at the same
-/// time, hang up, and use keys twice; once directly, and once with `semel gateway` between, which is killed by SIGKILL
-/// half way and started again on the same store. Every charge appends a line to the service's ledger file and fsyncs
-/// it; the table is counted from that file. Exit code 1 if a single charge is missing or was made twice. All of it
-/// happens on this machine, in a temporary directory.
+/// A sample payments service loses answers, fails and is slow. Its clients send requests several times, at the same
+/// time, hang up, and reuse keys: once directly, and once through `semel gateway`, which is killed with SIGKILL halfway
+/// and started again on the same store. Every charge appends a line to the service's ledger file and fsyncs it; the
+/// table is counted from that file. Exit code 1 if a single charge is missing or was made twice. Everything happens on
+/// this machine, in a temporary directory.
 ///
-/// With --store postgres://… the gateway remembers there, and a third column shows the same clients at the reference
-/// service (examples/payments), which claims in its own transactions on that server and is killed half way; it is
-/// judged by its tables. The demo makes two schemas of its own there and removes them. --cache redis://… stands in
-/// front of both. Only flags count here, not SEMEL_STORE and SEMEL_CACHE.
+/// With --store postgres://… the gateway uses that store, and a third column shows the same clients with the reference
+/// service (examples/payments), which claims in its own transactions on that server and is killed halfway; its result
+/// is counted from its tables. The demo creates two schemas of its own there and removes them. --cache redis://… is put
+/// in front of both. Only the flags count here, not SEMEL_STORE and SEMEL_CACHE.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
   semel demo
   semel demo --store postgres://postgres@127.0.0.1/postgres --cache redis://127.0.0.1")]
 pub(crate) struct Demo {
-    /// How many different payments are to be made
+    /// How many different payments to make
     #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(10..=1_000_000))]
     pub(crate) intents: u32,
-    /// How many times they are sent altogether, retries aside
+    /// How many requests to send in total, without retries
     #[arg(long, value_name = "N", default_value_t = 3_000, value_parser = clap::value_parser!(u32).range(10..=1_000_000))]
     pub(crate) sends: u32,
-    /// Clients that send at the same time
+    /// How many clients send at the same time
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=512))]
     pub(crate) tasks: u32,
-    /// What is random: order, failures, delays, who hangs up. A new one each time unless given
+    /// Seed of everything random: order, failures, delays, who hangs up [default: a new one each time]
     #[arg(long)]
     pub(crate) seed: Option<u64>,
-    /// Draw the result as an SVG, a square for each payment
+    /// Draw the result as an SVG, one square per payment
     #[arg(long, value_name = "FILE")]
     pub(crate) svg: Option<PathBuf>,
-    /// Leave store, ledgers and the gateway's log behind, and say where
+    /// Keep the store, the ledgers and the gateway's log, and print where they are
     #[arg(long)]
     pub(crate) keep: bool,
-    /// Leave service and gateway running, with something to try, until Ctrl-C
+    /// Keep the service and the gateway running until Ctrl-C, and print requests to try
     #[arg(long)]
     pub(crate) stay: bool,
-    /// Plant a bug, to see that the demo notices
+    /// Plant a bug, to see that the demo detects it
     #[arg(long = "break", value_name = "BUG", hide = true)]
     pub(crate) bug: Option<Bug>,
 }
 
-/// One process of the demo's.
+/// One process of the demo.
 #[derive(Args)]
 pub(crate) struct DemoService {
     #[arg(long)]
     pub(crate) listen: SocketAddr,
-    /// As the gateway's.
+    /// As for the gateway.
     #[arg(long)]
     pub(crate) until_stdin_ends: bool,
     #[arg(long)]
     pub(crate) seed: u64,
 }
 
-/// Bugs the demo can be given.
+/// Bugs that can be planted in the demo.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub(crate) enum Bug {
-    /// Some requests go past the gateway.
+    /// Some requests bypass the gateway.
     Twice,
     /// Some payments are answered but not charged.
     Lost,

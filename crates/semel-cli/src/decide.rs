@@ -14,9 +14,9 @@ use crate::stdout;
 use crate::target;
 use crate::view::state;
 
-/// Outcomes looked at to see whether a store's are sealed.
-const LOOKED_AT: usize = 20;
-const CHANGED: &str = "it has changed meanwhile; look again with `semel show` before you decide";
+/// How many outcomes are inspected to learn whether a store's outcomes are sealed.
+const INSPECTED_MAX: usize = 20;
+const CHANGED: &str = "the intent has changed meanwhile; check it with `semel show` before you decide";
 
 pub(crate) async fn resolve(store: &AnyStore, args: &Resolve, url: &str, json: bool) -> Result<(), Failed> {
     let outcome = outcome::given(args)?;
@@ -37,7 +37,7 @@ pub(crate) async fn release(store: &AnyStore, args: &Release, url: &str, json: b
     let now = store.now().await?;
     match state(&record, now) {
         State::Completed if !args.yes => Err(Failed::not_done(
-            "the work was done, and the next call with this key would do it again; add --yes if that is meant",
+            "the work was done, and the next call with this key would do it again; add --yes if that is intended",
         )),
         State::FailedRetryable => {
             Err(Failed::not_done("nothing to release: the same key may run again already"))
@@ -46,15 +46,15 @@ pub(crate) async fn release(store: &AnyStore, args: &Release, url: &str, json: b
     }
 }
 
-/// In a store whose outcomes are sealed, an outcome in the clear would be the one that leaks.
+/// Refuses to add a plaintext outcome to a store whose outcomes are sealed: it would be the one that leaks.
 async fn refuse_unsealed(store: &AnyStore) -> Result<(), Failed> {
     let states = vec![State::Completed, State::FailedFinal];
-    let newest = store.list(Filter { states, limit: LOOKED_AT, ..Filter::default() }).await?.records;
+    let newest = store.list(Filter { states, limit: INSPECTED_MAX, ..Filter::default() }).await?.records;
     let sealed = |record: &Record| matches!(&record.outcome, Some(Outcome { body: Body::Sealed(_), .. }));
     if newest.iter().any(sealed) {
         return Err(Failed::usage(
-            "the outcomes of this store are sealed, and this one would not be; say with --keys file:PATH or env:NAME \
-             where the keys are",
+            "the outcomes of this store are sealed, and this one would not be; name the keys with --keys file:PATH or \
+             env:NAME",
         ));
     }
     Ok(())
@@ -82,9 +82,9 @@ async fn decide(
         Decided::Refused(state) => return Err(refused(store, &record, state, ruling).await),
     }
     let now = store.now().await?;
-    // It may be run and finished by somebody else the moment it is decided: shown as it is now.
+    // Another process may run and finish it the moment it is decided, so it is shown as it is now.
     let Some(record) = store.get(id).await? else {
-        eprintln!("decided, and expired already");
+        eprintln!("the decision was recorded and has already expired");
         return Ok(());
     };
     if json {
@@ -92,7 +92,7 @@ async fn decide(
     }
     let until = match record.head.expires_at {
         Some(at) => format!("until {}", rfc3339(at)),
-        None => "for good".to_owned(),
+        None => "forever".to_owned(),
     };
     let means = match ruling {
         Ruling::Applied(Verdict::FailedFinal) => format!("callers get this failure {until}"),
@@ -113,16 +113,16 @@ async fn refused(store: &AnyStore, record: &Record, state: State, ruling: Ruling
                 Ok(now) => duration::shown(lease.since_ms(now)),
                 Err(_) => "a while".to_owned(),
             };
-            format!("its owner is believed alive until {} ({left}); wait, then look again", rfc3339(lease))
+            format!("its owner's lease is valid until {} ({left}); wait, then check again", rfc3339(lease))
         }
         (State::Uncertain, _) => {
-            "it has no outcome to withdraw; say what became of it with `semel resolve`".to_owned()
+            "it has no outcome to withdraw; record what happened with `semel resolve`".to_owned()
         }
         (State::FailedRetryable, _) => {
             "it is known not to have happened; the next call with this key runs it".to_owned()
         }
         (state, _) => format!(
-            "it is {} already; `semel release` withdraws that, if the work is to be done again",
+            "it is already {}; to have the work done again, withdraw that with `semel release`",
             state.as_str()
         ),
     };

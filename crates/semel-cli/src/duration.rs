@@ -4,7 +4,7 @@ use semel::Retention;
 
 const UNITS: [(&str, u64); 5] = [("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000)];
 
-/// Reads a duration in ms. A number without a unit is refused: nobody agrees on what it means.
+/// Reads a duration in ms. A number without a unit is refused because it is ambiguous.
 pub(crate) fn parse_ms(text: &str) -> Result<u64, String> {
     let wrong = || format!("{text:?} is not a duration; write it like 30s, 5m, 2h, 7d or 1h30m");
     let mut rest = text;
@@ -22,12 +22,12 @@ pub(crate) fn parse_ms(text: &str) -> Result<u64, String> {
     if text.is_empty() { Err(wrong()) } else { Ok(total) }
 }
 
-/// Reads how long an outcome is remembered: a duration, or `forever`.
+/// Reads a retention, how long an outcome is kept: a duration, or `forever`.
 pub(crate) fn parse_retention(text: &str) -> Result<Retention, String> {
     match text {
         "forever" => Ok(Retention::Forever),
         _ => match parse_ms(text)? {
-            0 => Err("a retention of nothing would let every retry run again".to_owned()),
+            0 => Err("a retention of zero would let every retry run again; use at least 1ms".to_owned()),
             ms => Ok(Retention::Ms(ms)),
         },
     }

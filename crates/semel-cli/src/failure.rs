@@ -9,11 +9,11 @@ use semel::store::{ErrorKind, StoreError};
 /// Why a command ended early. The message is one line and says what to do next.
 #[derive(Debug)]
 pub(crate) enum Failed {
-    /// It was understood but not done: not found, refused, overtaken, the store is in trouble. Exit code 1.
+    /// The command is valid but was not carried out: not found, refused, overtaken, the store failed. Exit code 1.
     NotDone(String),
-    /// It cannot work that way: arguments, URL, missing file. Exit code 2.
+    /// The command cannot work as given: arguments, URL, missing file. Exit code 2.
     Usage(String),
-    /// Whoever read our output has enough (`semel ls | head`). Not an error.
+    /// The reader of our output closed the pipe (`semel ls | head`). Not an error.
     ReaderLeft,
 }
 
@@ -26,7 +26,7 @@ impl Failed {
         Self::Usage(message.into())
     }
 
-    /// Says it on stderr.
+    /// Prints the message on stderr.
     pub(crate) fn report(&self) -> ExitCode {
         let (message, code) = match self {
             Self::NotDone(message) => (message, 1),

@@ -1,4 +1,4 @@
-//! Flags of everything that runs until it is stopped.
+//! Flags of the commands that run until they are stopped.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -6,19 +6,19 @@ use std::time::Duration;
 use clap::Args;
 use tokio::net::TcpListener;
 
-use crate::admin::{bind, keep_inside};
+use crate::admin::{bind, require_loopback};
 use crate::duration::parse_ms;
 use crate::failure::Failed;
 use crate::log::parse_level;
 
-/// The admin listener of a command that has one only if it is asked for. What differs between commands, they say themselves:
-/// the names in the environment, and what is ready.
+/// The admin listener of a command that has one only on request. Each command defines itself what differs: the names of
+/// its environment variables, and what "ready" means.
 #[derive(Args)]
 pub(crate) struct AdminFlags {
-    /// Where /healthz, /readyz and /metrics are; nowhere unless given
+    /// Serve /healthz, /readyz and /metrics on this address; not served unless given
     #[arg(long, value_name = "ADDRESS")]
     admin: Option<SocketAddr>,
-    /// Yes, listen for admin requests beyond this machine, although nobody is asked for a password
+    /// Allow an admin address that other machines can reach; it asks for no password
     #[arg(long, env = "SEMEL_ADMIN_INSECURE", hide_env = true, num_args = 0..=1, default_missing_value = "true",
           value_name = "BOOL")]
     admin_insecure: Option<bool>,
@@ -27,9 +27,9 @@ pub(crate) struct AdminFlags {
 }
 
 impl AdminFlags {
-    /// Looked at before anything is opened.
+    /// Checked before anything is opened.
     pub(crate) fn check(&self) -> Result<(), Failed> {
-        self.admin.map_or(Ok(()), |address| keep_inside(address, self.admin_insecure.unwrap_or(false)))
+        self.admin.map_or(Ok(()), |address| require_loopback(address, self.admin_insecure.unwrap_or(false)))
     }
 
     pub(crate) async fn listener(&self) -> Result<Option<TcpListener>, Failed> {
@@ -39,20 +39,20 @@ impl AdminFlags {
         }
     }
 
-    /// How long something may have failed and count as ready all the same.
+    /// How long failures may last while the command still counts as ready.
     pub(crate) fn patience(&self) -> Duration {
         Duration::from_millis(self.ready_within)
     }
 }
 
-/// What is said meanwhile, and what ends it beside signals.
+/// The log level, and what stops the command beside signals.
 #[derive(Args)]
 pub(crate) struct RunFlags {
-    /// What is logged: error, warn, info, debug or trace
+    /// The log level: error, warn, info, debug or trace
     #[arg(long, value_name = "LEVEL", default_value = "info", value_parser = parse_level, env = "SEMEL_LOG",
           hide_env = true)]
     pub(crate) log: tracing::Level,
-    /// Stop when stdin ends: whoever started it is gone then, however that came about
+    /// Stop when stdin ends, which means that the parent process is gone
     #[arg(long, hide = true)]
     pub(crate) until_stdin_ends: bool,
 }

@@ -1,10 +1,10 @@
-//! Properties of librdkafka's, as people give them.
+//! librdkafka properties, from a URL or a file.
 
 use crate::failure::Failed;
 use crate::keys::KeySource;
 use crate::url::Address;
 
-/// What is a secret is not for a command line.
+/// Secrets do not belong on a command line.
 const SECRET: [&str; 5] = [
     "sasl.password",
     "ssl.key.password",
@@ -13,18 +13,18 @@ const SECRET: [&str; 5] = [
     "sasl.oauthbearer.client.secret",
 ];
 
-/// Those behind a URL's `?`, taken out: their names have a dot.
+/// Takes the properties out of a URL's query: their names contain a dot.
 pub(crate) fn in_url(url: &mut Address) -> Result<Vec<(String, String)>, Failed> {
     let given = url.take_where(|name| name.contains('.'));
     match given.iter().find(|(property, _)| SECRET.contains(&property.as_str())) {
         Some((property, _)) => Err(Failed::usage(format!(
-            "{property} in a URL could be read by others; put it into a file and say --kafka-config file:PATH"
+            "{property} in a URL could be read by others; put it into a file and give --kafka-config file:PATH"
         ))),
         None => Ok(given),
     }
 }
 
-/// Those in a file or in the environment. None of its values is ever repeated.
+/// The properties in a file or an environment variable. Their values never appear in a message.
 pub(crate) fn in_file(source: Option<&KeySource>) -> Result<Vec<(String, String)>, Failed> {
     let Some(source) = source else { return Ok(Vec::new()) };
     let (text, warning) = source.text("properties").map_err(Failed::usage)?;
@@ -36,7 +36,7 @@ pub(crate) fn in_file(source: Option<&KeySource>) -> Result<Vec<(String, String)
     lines
         .map(|(at, line)| match line.split_once('=') {
             Some((property, value)) => Ok((property.trim().to_owned(), value.trim().to_owned())),
-            None => Err(Failed::usage(format!("line {} of {source} is not NAME=VALUE", at + 1))),
+            None => Err(Failed::usage(format!("line {} of {source} must be NAME=VALUE", at + 1))),
         })
         .collect()
 }

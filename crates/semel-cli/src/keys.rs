@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use semel::store::AnyStore;
 use semel::store::protect::{Keys, Protected, Protection};
 
-/// Largest file of keys that is read.
+/// Largest key file that is read.
 const KEYS_BYTES_MAX: u64 = 64 << 10;
 
 /// Where keys are.
@@ -20,8 +20,8 @@ pub(crate) fn parse_source(text: &str) -> Result<KeySource, String> {
     match text.split_once(':') {
         Some(("file", path)) if !path.is_empty() => Ok(KeySource::File(path.into())),
         Some(("env", name)) if !name.is_empty() => Ok(KeySource::Env(name.to_owned())),
-        // What was given may be a secret itself; it is not repeated.
-        _ => Err("keys are named, not given, and so are secrets: use file:PATH or env:NAME".to_owned()),
+        // The value may be the secret itself, so the message does not repeat it.
+        _ => Err("give where the secret is stored, not the secret: use file:PATH or env:NAME".to_owned()),
     }
 }
 
@@ -34,26 +34,27 @@ impl fmt::Display for KeySource {
     }
 }
 
-/// Keys, and what is worth a warning about them.
+/// Keys, and a warning about them.
 pub(crate) struct Loaded {
     pub(crate) keys: Keys,
     pub(crate) warning: Option<String>,
 }
 
 impl KeySource {
-    /// Reads the keys, or says what is wrong; never with a piece of a key in it.
+    /// Reads the keys. An error never contains a part of a key.
     pub(crate) fn load(&self) -> Result<Loaded, String> {
         let (text, warning) = self.text("keys")?;
         let keys = Keys::parse(&text).map_err(|error| format!("the keys in {self}: {error}"))?;
         Ok(Loaded { keys, warning })
     }
 
-    /// What is there, and what is worth a warning about it.
+    /// The text, and a warning about it.
     pub(crate) fn text(&self, what: &str) -> Result<(String, Option<String>), String> {
         Ok(match self {
             Self::Env(name) => {
-                let text = std::env::var(name).map_err(|_| format!("the environment has no {name}"))?;
-                // One line is all that fits comfortably there: `;` separates as well.
+                let text =
+                    std::env::var(name).map_err(|_| format!("the environment variable {name} is not set"))?;
+                // An environment variable is best kept on one line, so `;` separates as well.
                 (text.replace(';', "\n"), None)
             }
             Self::File(path) => {
@@ -68,7 +69,7 @@ impl KeySource {
                     text,
                     readable_by_others(&file).then(|| {
                         format!(
-                            "{} can be read by others than its owner; chmod 600 it, or it keeps nobody out",
+                            "{} can be read by users other than its owner; run chmod 600 on it",
                             path.display()
                         )
                     }),
@@ -89,7 +90,7 @@ fn readable_by_others(_: &std::fs::Metadata) -> bool {
     false
 }
 
-/// The store with its outcomes protected. Also without keys: what was compressed once is read always.
+/// The store with its outcomes protected. Also without keys: outcomes compressed earlier must stay readable.
 pub(crate) fn protected(store: AnyStore, protection: Protection) -> AnyStore {
     AnyStore::new(Protected::new(store, protection))
 }

@@ -12,20 +12,19 @@ pub(crate) fn parse_level(text: &str) -> Result<tracing::Level, String> {
         "info" => Level::INFO,
         "debug" => Level::DEBUG,
         "trace" => Level::TRACE,
-        _ => return Err(format!("{text:?} is no log level; use error, warn, info, debug, trace")),
+        _ => return Err(format!("{text:?} is not a log level; use error, warn, info, debug, trace")),
     })
 }
 
-/// What is ours at the level that was asked for; what others say only when it is a warning.
+/// Logs our own lines at the given level, and those of libraries from WARN up.
 pub(crate) fn to_stderr(level: tracing::Level) {
     let targets = Targets::new().with_target("semel", level).with_default(level.min(tracing::Level::WARN));
-    // Lines say by themselves whose they are; the spans around them are for those who look closely, and cost
-    // every request its share.
+    // Each line names its request by itself. Spans cost time on every request, so only debug and trace have them.
     let spans = level >= tracing::Level::DEBUG;
     let ours = filter_fn(move |metadata| {
         (spans || metadata.is_event()) && targets.would_enable(metadata.target(), metadata.level())
     });
     let lines = tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false).with_target(false);
-    // Fails only where somebody else logs already, and then that one does.
+    // Fails only if a subscriber is already installed; then that one logs.
     let _ = lines.with_max_level(level).finish().with(ours).try_init();
 }

@@ -11,7 +11,7 @@ use crate::stdout;
 use crate::table::{Side, Table, printable};
 use crate::view::{RecordView, state};
 
-/// Digits of an id in a table: enough to name it, and not so many that the table breaks.
+/// Digits of an id in a table: enough to identify it, few enough for a narrow column.
 const ID_DIGITS: usize = 12;
 
 #[derive(Serialize)]
@@ -50,7 +50,7 @@ pub(crate) async fn run(store: &AnyStore, args: &Ls, json: bool) -> Result<(), F
         }
     }
     match &filter.after {
-        Some(cursor) if !json => eprintln!("there are more: add --after {cursor}, or --all"),
+        Some(cursor) if !json => eprintln!("there are more intents: add --after {cursor}, or --all"),
         None if !json && listed == 0 => eprintln!("no intents match"),
         _ => {}
     }

@@ -1,7 +1,7 @@
-//! The `semel` command: guard a service, publish its events, see it work, look at intents, events and dead letters, decide
-//! about them, look after the store.
+//! The `semel` command: guard a service, publish its events, deliver messages; list intents, events and dead letters,
+//! decide about them, and maintain the store.
 
-// A build with everything leaves nothing out.
+// Unused in a build with all features.
 #[cfg_attr(all(feature = "consume", feature = "redis"), allow(dead_code))]
 mod absent;
 mod admin;
@@ -30,7 +30,7 @@ mod outcome;
 #[cfg(feature = "redis")]
 mod redis;
 mod sink_probe;
-// A build without a broker or a database of some kind has parts of these that nobody uses.
+// A build without some of the brokers or databases leaves parts of these modules unused.
 #[cfg_attr(not(all(feature = "kafka", feature = "postgres", feature = "redis")), allow(dead_code, unused))]
 mod relay;
 mod show;
@@ -74,10 +74,9 @@ fn run(cli: &Cli) -> Result<(), Failed> {
             stdout::bytes(&script)
         }
         // The demo works on both cores; looking at a store takes one thread.
-        Command::Demo(args) => tokio::runtime::Builder::new_multi_thread()
-            .enable_all()
-            .build()?
-            .block_on(demo::run(args, said("--store", &cli.store), said("--cache", &cli.cache), cli.json)),
+        Command::Demo(args) => tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(
+            demo::run(args, from_flag("--store", &cli.store), from_flag("--cache", &cli.cache), cli.json),
+        ),
         Command::DemoService(args) => tokio::runtime::Builder::new_multi_thread()
             .enable_all()
             .build()?
@@ -88,7 +87,7 @@ fn run(cli: &Cli) -> Result<(), Failed> {
         Command::Relay(args) => {
             let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
             let ended = runtime.block_on(relay::run(args, cli.json));
-            // Somebody may still wait for a broker that is away, in vain.
+            // A task may still be waiting for an unreachable broker; do not wait for it.
             runtime.shutdown_background();
             ended
         }
@@ -96,7 +95,7 @@ fn run(cli: &Cli) -> Result<(), Failed> {
         Command::Consume(args) => {
             let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
             let ended = runtime.block_on(consume::run(cli, args));
-            // As with the relay: a broker that is away is waited for in vain.
+            // As with the relay: do not wait for tasks that wait for an unreachable broker.
             runtime.shutdown_background();
             ended
         }
@@ -108,8 +107,8 @@ fn run(cli: &Cli) -> Result<(), Failed> {
     }
 }
 
-/// What was said as a flag. The demo touches no server that only the environment names.
-fn said<'a>(flag: &str, value: &'a Option<String>) -> Option<&'a str> {
+/// The value if it was given as a flag. The demo touches no server that only the environment names.
+fn from_flag<'a>(flag: &str, value: &'a Option<String>) -> Option<&'a str> {
     let is_flag = |word: std::ffi::OsString| {
         let word = word.to_string_lossy();
         word.strip_prefix(flag).is_some_and(|rest| rest.is_empty() || rest.starts_with('='))
@@ -117,18 +116,18 @@ fn said<'a>(flag: &str, value: &'a Option<String>) -> Option<&'a str> {
     value.as_deref().filter(|_| std::env::args_os().any(is_flag))
 }
 
-/// A store that is there, as far as the keys that were given open it.
+/// Opens an existing store, with the keys and the cache that were given.
 async fn open(cli: &Cli, url: &str) -> Result<AnyStore, Failed> {
-    dressed(cli, store::open_existing(url).await?).await
+    with_keys_and_cache(cli, store::open_existing(url).await?).await
 }
 
-/// The store that was named, or the usual one.
+/// The store of `--store`, or the default one.
 fn store_url(cli: &Cli) -> &str {
     cli.store.as_deref().unwrap_or(STORE_DEFAULT)
 }
 
-/// A store with what was given for it: keys, and a cache in front.
-async fn dressed(cli: &Cli, store: AnyStore) -> Result<AnyStore, Failed> {
+/// Adds the keys that outcomes are sealed with, and the cache in front.
+async fn with_keys_and_cache(cli: &Cli, store: AnyStore) -> Result<AnyStore, Failed> {
     let mut protection = Protection::none();
     if let Some(source) = &cli.keys {
         let loaded = source.load().map_err(Failed::usage)?;
@@ -141,7 +140,7 @@ async fn dressed(cli: &Cli, store: AnyStore) -> Result<AnyStore, Failed> {
     Ok(keys::protected(store, protection))
 }
 
-/// What is decided here is seen by the cache the gateway replays from, where it is named.
+/// With `--cache`, decisions made here also reach the cache that the gateway replays from.
 #[cfg(feature = "redis")]
 async fn behind_cache(store: AnyStore, cache: Option<&str>) -> Result<AnyStore, Failed> {
     match cache {

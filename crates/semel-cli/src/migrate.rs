@@ -11,7 +11,7 @@ pub(crate) async fn run(args: &Migrate, url: &str, as_json: bool) -> Result<(), 
     let strict = args.strict_order.map(|switch| switch == Switch::On);
     if args.print {
         let sql = match (&args.outbox, &args.inbox, strict) {
-            // By itself: the tables may be there already.
+            // Without the tables, which may exist already.
             (Some(url), _, Some(on)) => outbox::strict_order_schema(outbox::dialect(url)?, on)?,
             (Some(url), _, None) => outbox::schema(outbox::dialect(url)?),
             (None, Some(url), _) => inbox::schema(inbox::dialect(url)?),
@@ -26,7 +26,7 @@ pub(crate) async fn run(args: &Migrate, url: &str, as_json: bool) -> Result<(), 
         let lineage = store::new_lineage(url).await?.to_string();
         return match as_json {
             true => stdout::json(&json!({ "lineage": lineage })),
-            false => stdout::text(&format!("new lineage {lineage}; nothing cached before counts any more\n")),
+            false => stdout::text(&format!("new lineage {lineage}; everything cached before is invalid\n")),
         };
     }
     let (store::Migrated { before, now }, what) = match (&args.outbox, &args.inbox, strict) {
@@ -36,11 +36,11 @@ pub(crate) async fn run(args: &Migrate, url: &str, as_json: bool) -> Result<(), 
         (None, None, _) => (store::migrate(url).await?, ""),
     };
     if as_json {
-        let mut told = json!({ "before": before, "now": now });
+        let mut report = json!({ "before": before, "now": now });
         if let Some(on) = strict {
-            told["strict_order"] = on.into();
+            report["strict_order"] = on.into();
         }
-        return stdout::json(&told);
+        return stdout::json(&report);
     }
     let order = match strict {
         None => "",

@@ -1,4 +1,4 @@
-//! A store's time as people and programs read it: RFC 3339, UTC, to the millisecond.
+//! Store time as RFC 3339 text: UTC, with milliseconds.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -18,8 +18,8 @@ pub(crate) fn rfc3339(time: StoreTime) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{ms:03}Z")
 }
 
-/// Days since 1970 to a date, after Howard Hinnant's `civil_from_days`: the year is taken to begin in March,
-/// so that the leap day is its last.
+/// Turns days since 1970 into a date, after Howard Hinnant's `civil_from_days`: the year begins in March, so that the
+/// leap day is its last day.
 fn date(days: u64) -> (u64, u64, u64) {
     let days = days + 719_468;
     let (era, of_era) = (days / 146_097, days % 146_097);
@@ -31,7 +31,7 @@ fn date(days: u64) -> (u64, u64, u64) {
     (era * 400 + year_of_era + u64::from(month <= 2), month, day)
 }
 
-/// How long ago that was, by this machine's clock.
+/// The time since `at`, by this machine's clock.
 pub(crate) fn age(at: SystemTime) -> String {
     let ms = SystemTime::now().duration_since(at).unwrap_or_default().as_millis();
     duration::shown(u64::try_from(ms).unwrap_or(u64::MAX))

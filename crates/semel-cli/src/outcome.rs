@@ -1,4 +1,4 @@
-//! An outcome from the command line.
+//! An outcome built from the flags of `semel resolve`.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -9,7 +9,7 @@ use semel::intent::outcome::OUTCOME_BYTES_MAX;
 use crate::args::Resolve;
 use crate::failure::Failed;
 
-/// The outcome later callers get; `None` where nothing about it was said.
+/// The outcome that later callers get; `None` without `--code`, `--body` and `--header`.
 pub(crate) fn given(args: &Resolve) -> Result<Option<Outcome>, Failed> {
     if args.code.is_none() && args.body.is_none() && args.header.is_empty() {
         return Ok(None);
@@ -17,7 +17,7 @@ pub(crate) fn given(args: &Resolve) -> Result<Option<Outcome>, Failed> {
     let code = args.code.unwrap_or(200);
     let outcome = match &args.body {
         Some(body) => Outcome::new(code, read(body)?),
-        // Not the same as an empty body: callers are told that it is missing.
+        // Not the same as an empty body: callers learn that it is missing.
         None => Outcome::new(code, "").tombstone(),
     };
     let headers = args.header.iter().cloned();
@@ -25,7 +25,7 @@ pub(crate) fn given(args: &Resolve) -> Result<Option<Outcome>, Failed> {
     if outcome.fits() {
         Ok(Some(outcome))
     } else {
-        Err(Failed::usage(format!("the outcome is too large; at most {OUTCOME_BYTES_MAX} bytes are kept")))
+        Err(Failed::usage(format!("the outcome is too large; it may have at most {OUTCOME_BYTES_MAX} bytes")))
     }
 }
 
@@ -38,7 +38,7 @@ fn read(body: &str) -> Result<Vec<u8>, Failed> {
     read().map_err(|error| Failed::usage(format!("--body {body}: {error}; give a file that can be read")))
 }
 
-/// One byte more than fits is enough to know that it does not.
+/// Reads one byte more than fits, which is enough to detect that it is too large.
 fn bounded(from: impl Read) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     from.take(OUTCOME_BYTES_MAX as u64 + 1).read_to_end(&mut bytes)?;

@@ -23,11 +23,11 @@ async fn accept_loss(yes: bool, url: &str, as_json: bool) -> Result<(), Failed> 
     if !yes {
         say(&found, false, as_json, "nothing was changed")?;
         return Err(Failed::not_done(
-            "what was forgotten may run again once the loss is accepted; find out what that is, then say --yes",
+            "once the loss is accepted, what Redis has lost may run again; find out what was lost, then add --yes",
         ));
     }
     let now = options.accept_loss().await?;
-    say(&now, true, as_json, "the loss is accepted: unknown keys run again")
+    say(&now, true, as_json, "the loss is accepted: unknown keys may run again")
 }
 
 fn say(memory: &Memory, accepted: bool, as_json: bool, what: &str) -> Result<(), Failed> {
@@ -41,5 +41,5 @@ fn say(memory: &Memory, accepted: bool, as_json: bool, what: &str) -> Result<(),
         0 => "no generation".to_owned(),
         _ => format!("generation {}", generations.join(", ")),
     };
-    stdout::text(&format!("{missing} of {buckets} buckets have lost their memory ({known}); {what}\n"))
+    stdout::text(&format!("{missing} of {buckets} buckets have lost their data ({known}); {what}\n"))
 }

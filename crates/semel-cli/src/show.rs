@@ -19,7 +19,7 @@ use crate::view::{OutcomeView, RecordView, lossy, state};
 /// Longest body that is shown as text.
 const BODY_SHOWN_BYTES_MAX: usize = 2_000;
 
-const SEALED: &str = "this outcome is sealed; say with --keys file:PATH or env:NAME where its key is";
+const SEALED: &str = "this outcome is sealed; name its keys with --keys file:PATH or env:NAME";
 
 /// What `show`, `resolve` and `release` print with `--json`.
 #[derive(Serialize)]
@@ -47,11 +47,11 @@ pub(crate) async fn run(store: &AnyStore, args: &Show, url: &str, json: bool) ->
             Some(Body::Kept(bytes)) => stdout::bytes(bytes),
             Some(Body::NotKept) => Err(Failed::not_done("the body of this outcome was not kept")),
             Some(Body::Reference(_)) => Err(Failed::not_done(
-                "only a reference to the result is kept; `semel show` without --body tells it",
+                "only a reference to the result is kept; `semel show` without --body prints it",
             )),
             Some(Body::Sealed(_)) => Err(Failed::usage(SEALED)),
             None => Err(Failed::not_done(
-                "this intent has no outcome yet; `semel show` without --body tells more",
+                "this intent has no outcome yet; `semel show` without --body prints its state",
             )),
         };
     }
@@ -97,7 +97,7 @@ fn text(record: &Record, now: StoreTime, show_keys: bool, url: &str) -> String {
             "lease",
             match now < head.lease_until {
                 true => format!("until {}, {} left", rfc3339(head.lease_until), left(now, head.lease_until)),
-                false => format!("ran out {}", ago(head.lease_until)),
+                false => format!("expired {}", ago(head.lease_until)),
             },
         );
     }
@@ -152,7 +152,7 @@ fn outcome_text(outcome: &Outcome) -> String {
     text
 }
 
-/// The bytes, if a person can read them.
+/// The bytes as text, if they are short and printable.
 pub(crate) fn shown_body(bytes: &[u8]) -> Option<&str> {
     let text = std::str::from_utf8(bytes).ok()?;
     let plain = |c: char| !c.is_control() || matches!(c, '\n' | '\r' | '\t');

@@ -1,4 +1,4 @@
-//! What is checked before something is promised, and what comes of it.
+//! Results of `--check`: one line per check, and the exit code.
 
 use std::fmt::Write;
 
@@ -7,7 +7,7 @@ use serde::Serialize;
 use crate::failure::Failed;
 use crate::table::printable;
 
-/// One thing that was looked at. Names here are an interface: add, never rename.
+/// The result of one check. Names here are an interface: add, never rename.
 #[derive(Serialize)]
 pub(crate) struct Check {
     what: &'static str,
@@ -21,7 +21,7 @@ pub(crate) struct Check {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Verdict {
     Fine,
-    /// Nobody could be asked.
+    /// The server could not be asked.
     Unknown,
     Broken,
 }
@@ -31,7 +31,7 @@ impl Check {
         Self { what, ok: true, why: None, verdict: Verdict::Fine }
     }
 
-    /// Fine, and this is how it was found.
+    /// Fine, with a remark.
     pub(crate) fn found(what: &'static str, says: String) -> Self {
         Self { why: Some(says).filter(|says| !says.is_empty()), ..Self::fine(what) }
     }
@@ -45,7 +45,7 @@ impl Check {
     }
 }
 
-/// A line for each, and one for each note.
+/// Appends one line per check and one per note.
 pub(crate) fn lines(text: &mut String, checks: &[Check], notes: &[String]) {
     for check in checks {
         let mark = match check.verdict {
@@ -61,18 +61,17 @@ pub(crate) fn lines(text: &mut String, checks: &[Check], notes: &[String]) {
     }
 }
 
-/// Exit code 2 where the promise cannot be kept, 1 where nobody knows.
+/// Exit code 2 if the guarantee cannot be kept, 1 if that could not be verified.
 pub(crate) fn conclude(checks: &[Check]) -> Result<(), Failed> {
     let worst = |verdict| checks.iter().find(|check| check.verdict == verdict);
     let why = |check: &Check| format!("{}: {}", check.what, check.why.as_deref().unwrap_or_default());
     match (worst(Verdict::Broken), worst(Verdict::Unknown)) {
         (Some(check), _) => {
-            Err(Failed::usage(format!("this configuration cannot keep what it promises: {}", why(check))))
+            Err(Failed::usage(format!("this configuration cannot keep its guarantee: {}", why(check))))
         }
-        (None, Some(check)) => Err(Failed::not_done(format!(
-            "it could not be found out whether the promise is kept: {}",
-            why(check)
-        ))),
+        (None, Some(check)) => {
+            Err(Failed::not_done(format!("could not verify the configuration: {}", why(check))))
+        }
         (None, None) => Ok(()),
     }
 }

@@ -2,7 +2,7 @@
 
 /// Reads a size in bytes. A number without a unit is refused, as with durations.
 pub(crate) fn parse_bytes(text: &str) -> Result<usize, String> {
-    let wrong = || format!("{text:?} is no size; write it like 512B, 1KiB, 2MiB or 3GiB");
+    let wrong = || format!("{text:?} is not a size; write it like 512B, 1KiB, 2MiB or 3GiB");
     let digits = text.find(|c: char| !c.is_ascii_digit()).ok_or_else(wrong)?;
     let (number, unit) = text.split_at(digits);
     let shift = match unit {
@@ -25,7 +25,7 @@ mod tests {
         assert_eq!(parse_bytes("4MiB"), Ok(4 << 20));
         assert_eq!(parse_bytes("512B"), Ok(512));
         for bad in ["", "5", "KiB", "1GB", "1.5MiB", "99999999999999999999B"] {
-            assert!(parse_bytes(bad).unwrap_err().contains("is no size"), "{bad}");
+            assert!(parse_bytes(bad).unwrap_err().contains("is not a size"), "{bad}");
         }
     }
 }

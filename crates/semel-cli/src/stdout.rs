@@ -1,4 +1,4 @@
-//! Data goes to stdout, in one write each; a reader that has left is noticed instead of panicked about.
+//! Writes data to stdout, one write per document. A closed pipe is an error here, not a panic.
 
 use std::io::{self, Write};
 

@@ -1,4 +1,4 @@
-//! How something that runs for long is ended: in order at the first signal, at once at the second.
+//! Shutdown of a long-running command: it drains at the first signal and stops at once at the second.
 
 use std::future::Future;
 
@@ -7,7 +7,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::failure::Failed;
 use crate::gateway;
 
-/// Runs until that ends by itself, or by SIGTERM, SIGINT or the end of stdin: then `stop` asks it to end, and it is waited for.
+/// Runs the future to its end. On SIGTERM, SIGINT or the end of stdin it calls `stop` and waits for the future.
 pub(crate) async fn on_signal<T>(
     run: impl Future<Output = T>,
     until_stdin_ends: bool,
@@ -22,7 +22,7 @@ pub(crate) async fn on_signal<T>(
         () = gateway::stdin_ended(until_stdin_ends) => {}
     }
     stop();
-    let at_once = || Failed::not_done("stopped at once: told to stop a second time; nothing is lost by that");
+    let at_once = || Failed::not_done("stopped at once by a second signal; nothing is lost by that");
     tokio::select! {
         ended = &mut run => Ok(ended),
         _ = terminate.recv() => Err(at_once()),

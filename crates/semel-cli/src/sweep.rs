@@ -10,7 +10,7 @@ use crate::failure::Failed;
 use crate::stdout;
 use crate::table::thousands;
 
-/// Without a terminal a line of progress every so many records, not one per batch.
+/// Without a terminal, one line of progress per this many records, not one per batch.
 const REPORT_EVERY: u64 = 100_000;
 
 pub(crate) async fn run(store: &AnyStore, args: &Sweep, as_json: bool) -> Result<(), Failed> {
@@ -37,7 +37,7 @@ pub(crate) async fn run(store: &AnyStore, args: &Sweep, as_json: bool) -> Result
     if live && total > 0 {
         eprintln!();
     }
-    // What is gone is gone, also when the store failed later.
+    // Printed also if the store failed later: these records are deleted.
     match as_json {
         true => stdout::json(&json!({ "swept": total }))?,
         false => stdout::text(&format!("{total}\n"))?,

@@ -3,7 +3,7 @@
 /// Longest error in a table.
 const ERROR_CHARS_MAX: usize = 80;
 
-/// Which side a column's texts stand at.
+/// How a column is aligned.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Side {
     Left,
@@ -31,7 +31,7 @@ impl<const N: usize> Table<N> {
         self.rows.push(cells);
     }
 
-    /// The rows so far, once: two spaces between columns, none at the end of a line.
+    /// Takes the rows added so far: two spaces between columns, none at the end of a line.
     pub(crate) fn take(&mut self) -> String {
         let mut text = String::new();
         for row in self.rows.drain(..) {
@@ -62,7 +62,7 @@ pub(crate) fn thousands(number: u64) -> String {
     text
 }
 
-/// What a terminal may safely be shown: control characters are spelled out.
+/// Escapes control characters, so that the text is safe for a terminal.
 pub(crate) fn printable(text: &str) -> String {
     text.chars().fold(String::with_capacity(text.len()), |mut shown, c| {
         if c.is_control() {
@@ -74,7 +74,7 @@ pub(crate) fn printable(text: &str) -> String {
     })
 }
 
-/// An error as far as it fits into a table; `show` has all of it.
+/// An error shortened to fit a table; `show` prints all of it.
 pub(crate) fn short(error: &str) -> String {
     let shown = printable(error);
     match shown.char_indices().nth(ERROR_CHARS_MAX) {

@@ -6,33 +6,33 @@ use semel::{Intent, IntentId, Key, Operation, Scope};
 use crate::args::Target;
 use crate::failure::Failed;
 
-/// Fewest digits of an id that are worth looking for.
+/// Fewest digits of an id that are searched for.
 const PREFIX_DIGITS_MIN: usize = 8;
-/// Most records looked at for an id that was not given in full.
+/// Most records searched for an id that was not given in full.
 const PREFIX_RECORDS_MAX: usize = 100_000;
 
-/// A record, and how sure it is that it is the one that was meant.
+/// A record, and whether it is the only match.
 pub(crate) struct Found {
     pub(crate) record: Record,
-    /// Nothing else can have been meant. False where the store has more records than were looked at for
-    /// another id with the same first digits.
-    pub(crate) surely: bool,
+    /// No other record matches. False if the store has more records than were searched for another id with the same
+    /// first digits.
+    pub(crate) unique: bool,
 }
 
 impl Found {
-    /// The record, where something is going to be decided about it.
+    /// The record, if it is unique: a decision must not hit another one.
     pub(crate) fn decidable(self) -> Result<Record, Failed> {
-        if self.surely {
+        if self.unique {
             return Ok(self.record);
         }
         Err(Failed::not_done(format!(
-            "only the newest {PREFIX_RECORDS_MAX} intents were looked at for that id; give all of it: {}",
+            "only the newest {PREFIX_RECORDS_MAX} intents were searched for that id; give the full id: {}",
             self.record.intent.id()
         )))
     }
 }
 
-/// Finds it, or says what to do.
+/// Finds the intent; the error says what to do instead.
 pub(crate) async fn find(store: &AnyStore, target: &Target) -> Result<Found, Failed> {
     let id = match (&target.id, &target.key) {
         (Some(text), _) => match text.parse::<IntentId>() {
@@ -40,17 +40,17 @@ pub(crate) async fn find(store: &AnyStore, target: &Target) -> Result<Found, Fai
             Err(_) => return find_prefix(store, text).await,
         },
         (None, Some(key)) => intent(target, key)?.id(),
-        (None, None) => return Err(Failed::usage("say which intent: an ID, or --operation and --key")),
+        (None, None) => return Err(Failed::usage("give an intent: an ID, or --operation and --key")),
     };
     match store.get(id).await? {
-        Some(record) => Ok(Found { record, surely: true }),
+        Some(record) => Ok(Found { record, unique: true }),
         None => Err(not_found(&id.to_string(), target.key.is_some())),
     }
 }
 
 fn not_found(id: &str, by_key: bool) -> Failed {
     let hint = if by_key {
-        "check tenant, operation and key, or that it is not swept; `semel ls` lists all"
+        "check tenant, operation and key; it may also have expired: `semel ls` lists all"
     } else {
         "it may have expired; `semel ls` lists all"
     };
@@ -69,8 +69,8 @@ fn intent(target: &Target, key: &str) -> Result<Intent, Failed> {
     Ok(Intent::new(scope, operation, Key::new(key).map_err(|error| usage(&error))?))
 }
 
-/// Walks through the newest records. Ids are digests of what callers choose, so two with the same first digits
-/// can be made on purpose: all are looked at, the first match is not taken for the only one.
+/// Scans the newest records. Ids are digests of what callers choose, so two with the same first digits can be made on
+/// purpose: the scan goes on after the first match to see whether it is the only one.
 async fn find_prefix(store: &AnyStore, text: &str) -> Result<Found, Failed> {
     let prefix = text.to_ascii_lowercase();
     let is_hex = prefix.bytes().all(|byte| byte.is_ascii_hexdigit());
@@ -103,10 +103,10 @@ async fn find_prefix(store: &AnyStore, text: &str) -> Result<Found, Failed> {
             break;
         }
     }
-    let surely = filter.after.is_none();
+    let unique = filter.after.is_none();
     match found {
-        Some(record) => Ok(Found { record, surely }),
-        None if surely => Err(not_found(&format!("{prefix}…"), false)),
+        Some(record) => Ok(Found { record, unique }),
+        None if unique => Err(not_found(&format!("{prefix}…"), false)),
         None => Err(Failed::not_done(format!(
             "no intent {prefix}… among the newest {PREFIX_RECORDS_MAX}; give its id in full, or --operation and --key"
         ))),

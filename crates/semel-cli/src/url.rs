@@ -2,7 +2,7 @@
 
 use crate::failure::Failed;
 
-/// A URL whose query has options in it.
+/// A URL with options in its query.
 #[derive(Clone, Debug)]
 pub(crate) struct Address {
     pub(crate) scheme: String,
@@ -18,7 +18,7 @@ impl Address {
             return Err(format!("{:?} is not a URL", without_password(base)));
         };
         if rest.is_empty() {
-            return Err(format!("{scheme}:// names no host"));
+            return Err(format!("{scheme}:// has no host"));
         }
         let pairs = query.split('&').filter(|pair| !pair.is_empty()).map(|pair| {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
@@ -28,18 +28,18 @@ impl Address {
         Ok(Self { scheme: scheme.to_ascii_lowercase(), base: base.to_owned(), options })
     }
 
-    /// Host and what follows, without the scheme.
+    /// Host and everything after it, without the scheme.
     pub(crate) fn rest(&self) -> &str {
         self.base.split_once("://").map_or("", |(_, rest)| rest)
     }
 
-    /// An option, taken out.
+    /// Takes an option out.
     pub(crate) fn take(&mut self, name: &str) -> Option<String> {
         let at = self.options.iter().position(|(have, _)| have == name)?;
         Some(self.options.remove(at).1)
     }
 
-    /// An option, taken out and understood.
+    /// Takes an option out and parses it.
     pub(crate) fn read_option<T>(
         &mut self,
         name: &str,
@@ -49,14 +49,14 @@ impl Address {
         read(&text).map(Some).map_err(|why| Failed::usage(format!("{name}= in the URL: {why}")))
     }
 
-    /// Options that fit, taken out.
+    /// Takes out all options whose name fits.
     pub(crate) fn take_where(&mut self, fits: impl Fn(&str) -> bool) -> Vec<(String, String)> {
         let (taken, left) = std::mem::take(&mut self.options).into_iter().partition(|(name, _)| fits(name));
         self.options = left;
         taken
     }
 
-    /// Nothing is left that nobody knows: a misspelled option must not be a default one.
+    /// Refuses options that are left over: a misspelled option must not silently fall back to the default.
     pub(crate) fn finish(self, known: &str) -> Result<(), Failed> {
         match self.options.first() {
             None => Ok(()),
@@ -67,7 +67,7 @@ impl Address {
     }
 }
 
-/// `%2F` and the like. `+` is a plus: these are not forms.
+/// Percent-decodes. A `+` stays a plus: these are not forms.
 fn decoded(text: &str) -> Result<String, String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -85,7 +85,7 @@ fn decoded(text: &str) -> Result<String, String> {
     String::from_utf8(bytes).map_err(|_| format!("{text:?} is not text"))
 }
 
-/// For logs and listings.
+/// The URL for logs and listings.
 pub(crate) fn without_password(url: &str) -> String {
     let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
     match rest.rsplit_once('@') {
@@ -120,7 +120,7 @@ mod tests {
         for (text, says) in [
             ("kafka", "is not a URL"),
             ("://x", "is not a URL"),
-            ("kafka://", "names no host"),
+            ("kafka://", "has no host"),
             ("kafka://h?a=%2", "two hex digits"),
             ("kafka://h?a=%zz", "two hex digits"),
         ] {

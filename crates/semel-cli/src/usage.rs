@@ -6,7 +6,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use crate::failure::Failed;
 
-/// Help and version go to stdout as they are; anything else is one line on stderr, like all our errors.
+/// Help and version go to stdout unchanged; everything else is one line on stderr, like all our errors.
 pub(crate) fn report(error: &clap::Error) -> ExitCode {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
@@ -21,20 +21,20 @@ pub(crate) fn report(error: &clap::Error) -> ExitCode {
     }
 }
 
-/// Where a secret is to be named, what was given may be the secret itself: it is not repeated.
+/// A value given for a secret's source may be the secret itself, so the message does not repeat it.
 fn without_secret(text: String, error: &clap::Error) -> String {
-    let said = |kind| match error.get(kind) {
+    let context = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => text.as_str(),
         _ => "",
     };
-    let (arg, value) = (said(ContextKind::InvalidArg), said(ContextKind::InvalidValue));
+    let (arg, value) = (context(ContextKind::InvalidArg), context(ContextKind::InvalidValue));
     if value.is_empty() || !arg.ends_with("<SOURCE>") {
         return text;
     }
     text.replacen(value, "…", 1)
 }
 
-/// Clap's text up to its usage, which `--help` shows better.
+/// Clap's text without the usage at its end, which `--help` shows better.
 fn one_line(text: &str) -> String {
     let text = text.strip_prefix("error: ").unwrap_or(text);
     let end = ["\n\nUsage:", "\n\nFor more information"].iter().filter_map(|mark| text.find(mark)).min();

@@ -1,4 +1,4 @@
-//! Arguments that are more than text.
+//! Parsers for argument values.
 
 use semel::State;
 
@@ -17,10 +17,10 @@ pub(crate) fn parse_why(text: &str) -> Result<String, String> {
     parse_note(text, 2_000)
 }
 
-/// The store would cut off what is longer; better to hear of it.
+/// The store would cut off a longer text; refusing it is better.
 fn parse_note(text: &str, bytes_max: usize) -> Result<String, String> {
     match text.trim() {
-        "" => Err("it is empty; whoever looks at this later wants to know".to_owned()),
+        "" => Err("it is empty; write something that helps a later reader".to_owned()),
         note if note.len() > bytes_max => Err(format!("it has {} bytes; at most {bytes_max}", note.len())),
         note => Ok(note.to_owned()),
     }

@@ -43,14 +43,14 @@ pub(crate) struct DecisionView {
 pub(crate) struct OutcomeView {
     pub(crate) code: u16,
     pub(crate) headers: Vec<(String, String)>,
-    /// `None` when the body was too large to keep or nobody knew it.
+    /// `None` if the body was too large to keep, or unknown.
     pub(crate) body_bytes: Option<usize>,
     /// `None` as well when it is not text; `show --body` gives the bytes.
     pub(crate) body: Option<String>,
-    /// `reference` or `sealed`, where it is not the answer itself that can be shown.
+    /// `reference` or `sealed`, if the answer itself cannot be shown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) kept: Option<&'static str>,
-    /// What names the result, where only that is kept.
+    /// The reference to the result, if only that is kept.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) reference: Option<String>,
 }
@@ -117,7 +117,7 @@ pub(crate) fn lossy(value: impl AsRef<[u8]>) -> String {
     String::from_utf8_lossy(value.as_ref()).into_owned()
 }
 
-/// The state that holds now. One that expired between reading it and now is shown as it was.
+/// The state as of now. A record that expired since it was read is shown as it was.
 pub(crate) fn state(record: &Record, now: StoreTime) -> State {
     record.state_at(now).unwrap_or(record.head.state)
 }

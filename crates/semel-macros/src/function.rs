@@ -1,4 +1,4 @@
-//! Any async function: its arguments are what was asked for, its body becomes the work.
+//! Any async function: its arguments are the request, its body becomes the work.
 
 use proc_macro2::{Ident, Span, TokenStream, TokenTree};
 use quote::{ToTokens, quote};
@@ -15,13 +15,15 @@ const ARGUMENTS_MAX: usize = 16;
 
 pub(crate) fn expand(options: &Options, mut function: ItemFn) -> Result<TokenStream> {
     if let Some(span) = options.atomic {
-        let message = "an atomic effect needs claim and rows in one transaction; a function around them cannot give that. Say \"keyed\" or \"opaque\"";
+        let message = "an atomic effect needs claim and rows in one transaction; a function around them cannot provide \
+                       that; use \"keyed\" or \"opaque\"";
         return Err(Error::new(span, message));
     }
     let guard = options.guard.as_ref().ok_or_else(|| missing("guard", "guard"))?;
     let key = options.key.as_ref().ok_or_else(|| missing("key", "key"))?;
     let scope = options.scope.as_ref().ok_or_else(|| {
-        let message = "`scope` is missing, such as `scope = merchant`; where there is one tenant only, say `single_tenant`";
+        let message = "`scope` is missing; write it like `scope = merchant`, or `single_tenant` if there is only one \
+                       tenant";
         Error::new(Span::call_site(), message)
     })?;
     let ItemFn { sig, block, .. } = &function;
@@ -35,7 +37,8 @@ pub(crate) fn expand(options: &Options, mut function: ItemFn) -> Result<TokenStr
     };
     for parameter in &sig.generics.params {
         if let GenericParam::Lifetime(lifetime) = parameter {
-            let message = "the work outlives its caller, so there are no lifetimes here; let arguments own what they hold, and leave the lifetime of a borrowed `guard`, `scope` or `key` out";
+            let message = "the work outlives its caller, so lifetime parameters are not allowed; let arguments own \
+                           their data, and omit the lifetime of a borrowed `guard`, `scope` or `key`";
             return Err(Error::new_spanned(lifetime, message));
         }
     }
@@ -48,7 +51,7 @@ pub(crate) fn expand(options: &Options, mut function: ItemFn) -> Result<TokenStr
     }
     if let Some(stranger) = options.skip.iter().find(|skip| !arguments.iter().any(|(name, _)| *name == *skip))
     {
-        return Err(Error::new(stranger.span(), format!("`{stranger}` is no argument of this function")));
+        return Err(Error::new(stranger.span(), format!("`{stranger}` is not an argument of this function")));
     }
     for (name, ty) in &arguments {
         if let Some(span) = borrowed(ty)
@@ -69,14 +72,14 @@ pub(crate) fn expand(options: &Options, mut function: ItemFn) -> Result<TokenStr
         return Err(Error::new(one_more.span(), message));
     }
     let mut declared = options.declared()?;
-    // Once left out because a field or a method has its name. Fingerprints without it cannot be compared with these.
+    // Such names were once left out, because a field or a method has them. Those fingerprints cannot be compared.
     if asked.iter().any(|name| find(guard.to_token_stream(), &|ident| ident == *name).is_some()) {
         declared = quote!(#declared.fingerprint_revision(1));
     }
     let attempt = options.attempt.as_ref().map_or_else(|| quote!(_), ToTokens::to_token_stream);
-    // Resolved here and not in the body: whatever the body calls `call` is its own.
+    // Resolved here and not in the body: the body may have a `call` of its own.
     let call = Ident::new("call", Span::mixed_site());
-    // Where the compiler does not agree with a value or an error type, it shall point to where they were written.
+    // A type error in a value or an error type shall point to where it was written.
     let run = Ident::new("run", given);
     function.block = parse_quote!({
         let #call = #declared.call(&#guard, &#scope, &#key, &(#(&#asked,)*));
@@ -96,7 +99,8 @@ fn check_receiver(receiver: &Receiver, body: TokenStream) -> Result<()> {
         },
         ReceiverKind::Typed(_, ty) if is_arc(ty) => Ok(()),
         _ => {
-            let message = "whether `self` is the service or part of what is asked for cannot be told; take `&self` or `self: Arc<Self>` for a service, and what is asked for as an argument";
+            let message = "`self` may be the service or part of the request; take `&self` or `self: Arc<Self>` for a \
+                           service, and pass the request as an argument";
             Err(Error::new_spanned(receiver, message))
         }
     }
@@ -110,11 +114,11 @@ fn is_arc(ty: &Type) -> bool {
 fn name_of(pattern: &Pat) -> Result<&Ident> {
     match pattern {
         Pat::Ident(name) if name.by_ref.is_none() && name.subpat.is_none() => Ok(&name.ident),
-        other => Err(Error::new_spanned(other, "give this argument a name, and take it apart in the body")),
+        other => Err(Error::new_spanned(other, "give this argument a name, and destructure it in the body")),
     }
 }
 
-/// The expression is this argument and nothing else.
+/// The expression is just this argument.
 fn is_just(expression: &Expr, argument: &Ident) -> bool {
     match expression {
         Expr::Path(path) => path.path.is_ident(argument),
@@ -123,7 +127,7 @@ fn is_just(expression: &Expr, argument: &Ident) -> bool {
     }
 }
 
-/// The expression uses this argument: its name stands there as a variable, not as a field, a method or a part of a path.
+/// The expression uses this argument: as a variable, not as a field, a method or a part of a path.
 fn uses(tokens: TokenStream, argument: &Ident) -> bool {
     let tokens: Vec<TokenTree> = tokens.into_iter().collect();
     let is_punct = |token: Option<&TokenTree>, wanted: char| matches!(token, Some(TokenTree::Punct(punct)) if punct.as_char() == wanted);
@@ -149,8 +153,7 @@ fn find(tokens: TokenStream, wanted: &dyn Fn(&Ident) -> bool) -> Option<Ident> {
     })
 }
 
-/// Where a type borrows what it holds, as far as that is written. What a function pointer or a `dyn Fn` takes
-/// is not held.
+/// Where a type borrows, as far as its spelling shows. What a function pointer or a `dyn Fn` takes is not held.
 fn borrowed(ty: &Type) -> Option<Span> {
     let outlives = |lifetime: &Lifetime| lifetime.ident == "static";
     match ty {

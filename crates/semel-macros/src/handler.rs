@@ -1,4 +1,4 @@
-//! An axum handler: the body stays as it is, its rule stands beside it, and it refuses to run without a claim.
+//! An axum handler: the body stays as it is, its rule is generated beside it, and it refuses to run without a claim.
 
 use proc_macro2::{Span, TokenStream};
 use quote::quote;
@@ -20,12 +20,12 @@ pub(crate) fn expand(options: &Options, mut function: ItemFn) -> Result<TokenStr
     let (vis, handler) = (function.vis.clone(), function.sig.ident.clone());
     let claimed: FnArg = parse_quote!(_: ::semel::attribute::HandlerClaim<#handler>);
     function.sig.inputs.insert(0, claimed);
-    let about = format!("What is declared of the handler `{handler}`.");
+    let about = format!("The declaration of the handler `{handler}`.");
     Ok(quote! {
         #function
 
         #[doc = #about]
-        // Called as the handler is, so that one `use` brings both: functions and types do not share names.
+        // Named like the handler, so that one `use` brings both: functions and types do not share names.
         #[allow(non_camel_case_types)]
         #vis enum #handler {}
 

@@ -2,12 +2,12 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | `options` | what stands in the parentheses |
+//! | `options` | the options in the parentheses |
 //! | `value` | durations and names, checked while compiling |
 //! | `function` | any async function: the body becomes the work |
-//! | `handler` | an axum handler: the body stays, and its rule stands beside it |
+//! | `handler` | an axum handler: the body stays, and its rule is generated beside it |
 //!
-//! Nothing is decided in generated code: it names what was written and calls `semel::attribute`.
+//! Generated code decides nothing: it names what was written and calls `semel::attribute`.
 
 mod function;
 mod handler;
@@ -38,8 +38,8 @@ pub fn idempotent(
     }
 }
 
-/// What stands in for a function that was refused, so that its callers do not fail too. Its body is not compiled: it
-/// was written for what the attribute would have made of it. Without it, though, nobody knows what `impl` stands for.
+/// Replaces a function that was refused, so that its callers do not fail too. Its body is not compiled: it relies on
+/// what the attribute would have generated. A returned `impl` keeps its body, which alone says what it is.
 fn stub(item: TokenStream) -> Option<TokenStream> {
     let mut function = parse2::<ItemFn>(item).ok()?;
     if !function.sig.output.to_token_stream().into_iter().any(|token| token.to_string() == "impl") {
@@ -64,11 +64,11 @@ struct AsyncFunction(ItemFn);
 impl Parse for AsyncFunction {
     fn parse(input: ParseStream<'_>) -> Result<Self> {
         let function = input.parse::<ItemFn>().map_err(|error| {
-            let message = "`idempotent` stands on an async function with a body";
+            let message = "`idempotent` needs an async function with a body";
             Error::new(error.span(), message)
         })?;
         if function.sig.asyncness.is_none() {
-            let message = "`idempotent` stands on an async function; add `async`";
+            let message = "`idempotent` needs an async function; add `async`";
             return Err(Error::new_spanned(function.sig.fn_token, message));
         }
         Ok(Self(function))

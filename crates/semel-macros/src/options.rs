@@ -1,4 +1,4 @@
-//! What stands in the parentheses.
+//! The options in the parentheses.
 
 use proc_macro2::{Span, TokenStream};
 use quote::quote;
@@ -31,19 +31,19 @@ pub(crate) struct Options {
     /// The settings that were written, as calls on `semel::attribute::Operation`. What was not written has no
     /// value here: defaults are `Policy::default()`'s business alone.
     settings: Vec<TokenStream>,
-    /// Where the effect was said to be atomic.
+    /// Where the effect was declared atomic.
     pub(crate) atomic: Option<Span>,
     pub(crate) guard: Option<Expr>,
     pub(crate) scope: Option<Expr>,
     pub(crate) key: Option<Expr>,
     pub(crate) skip: Vec<Ident>,
     pub(crate) attempt: Option<Ident>,
-    /// The first option that only a function has.
+    /// Whether an option was given that only a function has.
     of_a_function: bool,
 }
 
 impl Options {
-    /// A handler's key, scope and store are those of the layer; whoever names one of them has no layer.
+    /// A handler's key, scope and store are those of the layer; a function that names one of them has no layer.
     pub(crate) fn is_of_a_function(&self) -> bool {
         self.of_a_function
     }
@@ -90,7 +90,7 @@ impl Options {
                 let all = NAMES.map(|name| format!("`{name}`")).join(", ");
                 return Err(Error::new(
                     name.span(),
-                    format!("there is no option `{other}`; there are {all}"),
+                    format!("unknown option `{other}`; the options are {all}"),
                 ));
             }
         }
@@ -100,7 +100,7 @@ impl Options {
     }
 
     fn set(&mut self, name: &Ident, value: TokenStream) {
-        // Named by the function's text, spelled by us: a setter's error would be ours, not the user's.
+        // Spelled by us: an error of the setter would be ours, not the user's.
         let setter = Ident::new(&name.to_string(), Span::call_site());
         self.settings.push(quote!(#setter(#value)));
     }
@@ -130,9 +130,9 @@ impl Parse for Options {
     }
 }
 
-/// What an option that must be there is missing for, shown at the attribute.
+/// The error for a missing option, shown at the attribute.
 pub(crate) fn missing(option: &str, example: &str) -> Error {
-    Error::new(Span::call_site(), format!("`{option}` is missing, such as `{option} = {example}`"))
+    Error::new(Span::call_site(), format!("`{option}` is missing; write it like `{option} = {example}`"))
 }
 
 fn equals(name: &Ident, input: ParseStream<'_>, example: &str) -> Result<()> {
@@ -144,7 +144,9 @@ fn equals(name: &Ident, input: ParseStream<'_>, example: &str) -> Result<()> {
 
 fn text(name: &Ident, input: ParseStream<'_>) -> Result<LitStr> {
     equals(name, input, "\"…\"")?;
-    input.parse().map_err(|error| Error::new(error.span(), format!("`{name}` is a text: `{name} = \"…\"`")))
+    input
+        .parse()
+        .map_err(|error| Error::new(error.span(), format!("`{name}` needs a string: `{name} = \"…\"`")))
 }
 
 fn expression(name: &Ident, input: ParseStream<'_>) -> Result<Expr> {

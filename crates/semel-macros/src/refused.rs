@@ -1,7 +1,7 @@
 //! What the attribute refuses, and where it says so.
 //!
-//! `refused/NAME.rs` is a source with one mistake in each function; `refused/NAME.txt` has a line for each: where, and the
-//! message. Nothing is compiled: all of it is decided by the expansion.
+//! `refused/NAME.rs` is a source with one mistake in each function; `refused/NAME.txt` has a line for each: where,
+//! and the message. Nothing is compiled: all of it is decided by the expansion.
 
 use proc_macro2::{Delimiter, LineColumn, TokenTree};
 
@@ -47,9 +47,9 @@ fn refusals(source: &str) -> String {
     for (line, options, item) in attributed(source.parse().unwrap()) {
         let error = expand(options, item).expect_err("each of these is refused");
         let LineColumn { line: at, column } = error.span().start();
-        // The span of the call itself has no place in a source that was only parsed.
-        let place = if at < line { line.to_string() } else { format!("{at}:{}", column + 1) };
-        lines += &format!("{place} {error}\n");
+        // The span of the call itself has no position in a source that was only parsed.
+        let position = if at < line { line.to_string() } else { format!("{at}:{}", column + 1) };
+        lines += &format!("{position} {error}\n");
     }
     lines
 }

@@ -1,4 +1,4 @@
-//! What the attribute expands to: few lines, that a reader of `cargo expand` knows again.
+//! What the attribute expands to: a few lines that a reader of `cargo expand` recognises.
 
 use quote::quote;
 
@@ -76,7 +76,7 @@ fn a_handler_gets_a_rule_beside_it_and_a_claim_in_front() {
             _: ::semel::attribute::HandlerClaim<create>, Json(payment): Json<Payment>
         ) -> impl IntoResponse { StatusCode::CREATED }
 
-        #[doc = "What is declared of the handler `create`."]
+        #[doc = "The declaration of the handler `create`."]
         #[allow(non_camel_case_types)]
         enum create {}
 

@@ -1,7 +1,6 @@
-//! What literals say: durations, names and choices. A wrong one is refused where it stands.
+//! Literals: durations, names and choices. A wrong one is refused where it stands.
 //!
-//! The bounds are those of `semel::guard`; a macro crate cannot depend on it, so a test of semel holds the two
-//! against each other.
+//! The bounds are those of `semel::guard`; a macro crate cannot depend on it, so a test of semel compares the two.
 
 use proc_macro2::{Span, TokenStream};
 use quote::quote;
@@ -18,7 +17,7 @@ fn refuse<T>(span: Span, message: impl std::fmt::Display) -> Result<T> {
     Err(Error::new(span, message))
 }
 
-/// Reads `30s` or `1h30m`. A number without a unit is refused: nobody agrees on what it means.
+/// Reads `30s` or `1h30m`. A number without a unit is refused: it is ambiguous.
 fn duration_ms(text: &str) -> Option<u64> {
     let (mut rest, mut total) = (text, 0_u64);
     while !rest.is_empty() {
@@ -63,7 +62,7 @@ pub(crate) fn retention(value: &LitStr) -> Result<TokenStream> {
         return refuse(span, format!("{text:?} is not a retention; {ways}"));
     }
     match duration(&text, span)? {
-        0 => refuse(span, "a retention of nothing would let every retry run again"),
+        0 => refuse(span, "a retention of zero would let every retry run again"),
         ms => Ok(quote!(::semel::Retention::Ms(#ms))),
     }
 }
@@ -77,7 +76,7 @@ pub(crate) fn lease(value: &LitStr) -> Result<TokenStream> {
 
 pub(crate) fn timeout(value: &LitStr) -> Result<TokenStream> {
     match duration(&value.value(), value.span())? {
-        0 => refuse(value.span(), "a timeout of nothing would end all work before it began"),
+        0 => refuse(value.span(), "a timeout of zero would end all work before it began"),
         ms => Ok(of_ms(ms)),
     }
 }
@@ -89,7 +88,7 @@ pub(crate) fn in_flight(value: &LitStr) -> Result<TokenStream> {
     }
     let Some(wait) = text.strip_prefix("wait:") else {
         let ways = "write \"reject\", or how long a duplicate waits for the first: \"wait:2s\"";
-        return refuse(span, format!("{text:?} is not what a duplicate gets; {ways}"));
+        return refuse(span, format!("{text:?} is not an in-flight policy; {ways}"));
     };
     let ms = duration(wait, span)?;
     if ms > WAIT_MS_MAX {
@@ -106,9 +105,7 @@ pub(crate) fn effect(value: &LitStr) -> Result<TokenStream> {
         "atomic" => Ok(quote!(::semel::Effect::Atomic)),
         other => refuse(
             value.span(),
-            format!(
-                "{other:?} does not say what protects the effect; it is \"opaque\", \"keyed\" or \"atomic\""
-            ),
+            format!("{other:?} is not an effect; use \"opaque\", \"keyed\" or \"atomic\""),
         ),
     }
 }
@@ -120,7 +117,7 @@ pub(crate) fn store_down(value: &LitStr) -> Result<TokenStream> {
         other => refuse(
             value.span(),
             format!(
-                "{other:?} does not say what happens without the store; it is \"closed\" (nothing runs) or \"open\" (unguarded)"
+                "{other:?} is not a store_down policy; use \"closed\" (nothing runs) or \"open\" (unguarded)"
             ),
         ),
     }

@@ -1,20 +1,20 @@
-//! Telling semel's own 202 from a service's: one predicate for everything that reads answers.
+//! Distinguishes semel's own 202 from a service's: one predicate for everything that reads answers.
 
 use http::header::{HeaderName, RETRY_AFTER};
 use http::{HeaderMap, StatusCode};
 
-/// The longest body of such a 202. Whoever reads less of an answer cannot tell.
+/// The longest body of such a 202. Code that reads less of an answer cannot recognise it.
 #[cfg_attr(not(feature = "client"), allow(dead_code))]
 pub(crate) const IN_PROGRESS_BYTES_MAX: usize = 4 << 10;
 
-/// The header that says it. What answers HTTP and what only posts do not share a feature, so it is named here too.
+/// The header of such a 202. The layer and the HTTP clients do not share a feature, so the name is repeated here.
 const PROBLEM: HeaderName = HeaderName::from_static("idempotency-problem");
-/// And what it says.
+/// Its value.
 const CODE: &str = "IDEMPOTENCY_REQUEST_IN_PROGRESS";
 
-/// Whether that is a 202 of semel's own, the layer's or the gateway's: an attempt under the same key is under way, and
-/// may still fail. Any other 202 is the service's word that it has taken it. A header says so; earlier releases said it
-/// in the body only.
+/// Whether this 202 is semel's own, from the layer or the gateway: an attempt under the same key is in flight, and may
+/// still fail. Any other 202 means that the service has accepted the request. A header marks it; earlier releases
+/// marked it in the body only.
 pub(crate) fn is_in_progress(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> bool {
     #[derive(serde::Deserialize)]
     struct Accepted {
@@ -52,9 +52,9 @@ mod tests {
         {
             assert!(!is(status, retry, body), "{status} {retry} {body}");
         }
-        let said = HeaderMap::from_iter([(PROBLEM, HeaderValue::from_static(CODE))]);
-        assert!(is_in_progress(StatusCode::ACCEPTED, &said, b""));
-        assert!(!is_in_progress(StatusCode::CONFLICT, &said, b""));
+        let headers = HeaderMap::from_iter([(PROBLEM, HeaderValue::from_static(CODE))]);
+        assert!(is_in_progress(StatusCode::ACCEPTED, &headers, b""));
+        assert!(!is_in_progress(StatusCode::CONFLICT, &headers, b""));
     }
 
     #[cfg(feature = "http")]

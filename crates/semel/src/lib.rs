@@ -41,10 +41,10 @@
 //! | [`intent`] | what *once* means: pure code, one function that decides everything |
 //! | [`store`] | where it is remembered: the [`Store`](store::Store) seam, memory, SQLite, PostgreSQL, MySQL, Redis, and [protection](store::protect) around any of them |
 //! | [`guard`] | how it is enforced: claim → run → finish → replay |
-//! | [`recover`] | what was left over: uncertain intents looked up, expired records swept |
+//! | [`recover`] | recovery: uncertain intents looked up, expired records swept |
 //! | `tx` | the strongest mode: once inside your own transaction, phases, commands (a SQL feature) |
-//! | `outbox` | events told if and only if your transaction commits (a SQL feature) |
-//! | `relay` | from the outbox to the sink: nothing lost, nothing overtaken (a SQL feature) |
+//! | `outbox` | events published if and only if your transaction commits (a SQL feature) |
+//! | `relay` | from the outbox to the sink: nothing lost, order per key kept (a SQL feature) |
 //! | `inbox` | each message handled once, in your transaction or [over any store](inbox::store_dedup); the webhook receiver (feature `webhook-receiver`) |
 //! | `sink` | where events go: the seam to a broker, one guarantee each |
 //! | `http` | the same for HTTP: a tower layer, and the client (features `http`, `client`) |
@@ -55,8 +55,8 @@
 //!
 //! # What semel does not promise
 //!
-//! - That an opaque effect happens *at least* once: if its owner dies half way, it is held until somebody
-//!   (a lookup or a person) finds out.
+//! - That an opaque effect happens *at least* once: if its owner dies half way, it is held until a lookup or a person
+//!   finds out.
 //! - Anything beyond retention: after it a retry is a new intent, unless its key is time-ordered and refused.
 //! - That work is cancelled: once claimed, it runs to its end.
 //!

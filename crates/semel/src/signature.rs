@@ -1,4 +1,4 @@
-//! What signs a webhook, for both ends of it: the sink signs, the receiver checks.
+//! Webhook signatures (HMAC-SHA256), for both ends: the sink signs, the receiver verifies.
 
 use base64::Engine;
 use base64::alphabet;
@@ -6,27 +6,27 @@ use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
-/// What a secret of [Standard Webhooks](https://www.standardwebhooks.com) begins with.
+/// Prefix of a [Standard Webhooks](https://www.standardwebhooks.com) secret.
 const PREFIX: &str = "whsec_";
-/// What the specification asks for.
+/// Length that the specification requires.
 const SECRET_BYTES: std::ops::RangeInclusive<usize> = 24..=64;
 
-/// Base64 that may or may not be padded, as secrets are copied from dashboards. Signatures are written in one way only.
+/// Base64 with or without padding, because secrets are copied from dashboards. Signatures always have the same form.
 const LENIENT: GeneralPurpose = GeneralPurpose::new(
     &alphabet::STANDARD,
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
 );
 
-/// A secret shared with the other end. It is not shown.
+/// A secret shared with the other end. `Debug` does not show it.
 #[derive(Clone)]
 pub(crate) struct Secret(Vec<u8>);
 
 impl Secret {
-    /// `whsec_` and base64, as Standard Webhooks writes it.
+    /// Parses `whsec_` and base64, the format of Standard Webhooks.
     pub(crate) fn standard(text: &str) -> Result<Self, String> {
         let bad = || {
             format!(
-                "a webhook's secret is {PREFIX} and {} to {} bytes in base64",
+                "invalid webhook secret: it must be {PREFIX} followed by {} to {} bytes in base64",
                 SECRET_BYTES.start(),
                 SECRET_BYTES.end()
             )
@@ -36,7 +36,7 @@ impl Secret {
         if SECRET_BYTES.contains(&bytes.len()) { Ok(Self(bytes)) } else { Err(bad()) }
     }
 
-    /// HMAC-SHA256 over the parts, one behind the other. A key of any length is one, so there is always something.
+    /// HMAC-SHA256 over the concatenated parts. HMAC takes a key of any length, so this is never `None` in practice.
     pub(crate) fn mac(&self, parts: &[&[u8]]) -> Option<Hmac<Sha256>> {
         let mut mac = Hmac::<Sha256>::new_from_slice(&self.0).ok()?;
         parts.iter().for_each(|part| mac.update(part));
@@ -51,7 +51,7 @@ impl From<&[u8]> for Secret {
     }
 }
 
-/// What Standard Webhooks signs of a message.
+/// The parts of a message that Standard Webhooks signs.
 pub(crate) fn standard_parts<'a>(id: &'a str, timestamp: &'a str, body: &'a [u8]) -> [&'a [u8]; 5] {
     [id.as_bytes(), b".", timestamp.as_bytes(), b".", body]
 }

@@ -1,4 +1,4 @@
-//! What goes over the wire, and what is refused.
+//! The wire format, and what is refused.
 
 use axum::Json;
 use axum::http::{Response, StatusCode, header};
@@ -24,10 +24,10 @@ const AMOUNT_MAX: i64 = 100_000_000;
 pub struct Order {
     /// In cents.
     pub amount: i64,
-    /// Whose account pays.
+    /// The customer whose account pays.
     #[serde(default = "guest")]
     pub customer: String,
-    /// How.
+    /// The payment method.
     #[serde(default)]
     pub method: Method,
 }
@@ -54,15 +54,15 @@ pub struct RefundOrder {
 /// A payment that was made.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Payment {
-    /// Its name.
+    /// Its id.
     pub id: String,
-    /// What the client called it.
+    /// The client's key.
     pub key: String,
-    /// Whose account paid.
+    /// The customer whose account paid.
     pub customer: String,
     /// In cents.
     pub amount: i64,
-    /// How much of that was given back.
+    /// How much of it was refunded.
     pub refunded: i64,
     /// [`CURRENCY`].
     pub currency: String,
@@ -71,9 +71,9 @@ pub struct Payment {
 /// A refund that was made.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Refund {
-    /// Its name.
+    /// Its id.
     pub id: String,
-    /// Of which payment.
+    /// The payment it belongs to.
     pub payment: String,
     /// In cents.
     pub amount: i64,
@@ -81,12 +81,12 @@ pub struct Refund {
     pub currency: String,
 }
 
-/// What an account has.
+/// The balance of an account.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Balance {
     /// The account, as the merchant calls it.
     pub account: String,
-    /// In cents: less than nothing for a customer who has paid.
+    /// In cents; negative for a customer who has paid.
     pub balance: i64,
     /// [`CURRENCY`].
     pub currency: String,
@@ -150,7 +150,7 @@ pub fn posting(intent: &Intent, customer: &str, amount: i64) -> Result<Posting, 
     Posting::of(intent).line(&account(merchant, customer), -amount)?.line(&account(merchant, REVENUE), amount)
 }
 
-/// Money moves with this payment or refund, or it is none: what the ledger has posted before is not booked again.
+/// Refuses a payment or refund that the ledger has posted before: no money would move with it.
 pub fn moved(receipt: PostingReceipt) -> Result<(), Refused> {
     if receipt.already { Err(Refused::Booked) } else { Ok(()) }
 }
@@ -158,7 +158,7 @@ pub fn moved(receipt: PostingReceipt) -> Result<(), Refused> {
 /// Why nothing was booked. Nothing is remembered either: the same key may be used again.
 #[derive(Debug)]
 pub enum Refused {
-    /// The request cannot be carried out by anybody.
+    /// The request is invalid.
     Invalid(&'static str),
     /// There is no such payment of this merchant.
     NotFound,
@@ -166,7 +166,7 @@ pub enum Refused {
     TooMuch,
     /// The ledger knows this key from longer ago than answers are kept.
     Booked,
-    /// The database did not do it, or did not say that it did. The retry finds out.
+    /// The database failed, or the outcome of the commit is unknown. The retry finds out.
     Database(String),
 }
 
@@ -225,7 +225,7 @@ impl IntoResponse for Refused {
             }
             Self::Database(why) => {
                 eprintln!("payments: {why}");
-                (StatusCode::SERVICE_UNAVAILABLE, "not known to be done; try again with the same key")
+                (StatusCode::SERVICE_UNAVAILABLE, "the outcome is unknown; try again with the same key")
             }
         };
         (status, Json(json!({ "error": error }))).into_response()

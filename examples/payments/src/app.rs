@@ -1,4 +1,4 @@
-//! The routes, and the layer in front of them that answers what was answered before.
+//! The routes, and the layer in front of them that replays earlier answers.
 
 use std::time::Duration;
 
@@ -21,11 +21,11 @@ use crate::books::{Booked, Books};
 use crate::events::Trace;
 use crate::provider::Provider;
 
-/// Whose request it is. Checked by whatever authenticates in front of this; keys and payments of two merchants
-/// never meet.
+/// The merchant of a request. Checked by the authentication in front of this service; keys and payments of two
+/// merchants never mix.
 pub const MERCHANT: HeaderName = HeaderName::from_static("x-merchant-id");
 
-/// How long a second request waits for the first one's transaction before it is told to come back.
+/// How long a second request waits for the first one's transaction before it gets "in progress".
 const IN_FLIGHT: Duration = Duration::from_secs(2);
 
 /// The service over its books. The guard's store is the database the books are in: the layer only reads there what
@@ -55,43 +55,43 @@ pub fn app<B: Books, S: Store>(
         .route("/api/v1/payments/{id}/refunds", post(refund::<B>))
         .route("/api/v1/payments/by-key/{key}", get(show_by_key::<B>))
         .route("/api/v1/accounts/{id}/balance", get(balance::<B>))
-        .with_state(Desk { books, provider })
+        .with_state(AppState { books, provider })
         .layer(layer))
 }
 
-/// What the handlers work with.
+/// What the handlers share.
 #[derive(Clone)]
-struct Desk<B> {
+struct AppState<B> {
     books: B,
-    /// Without one no cards are taken.
+    /// Without one, card payments are refused.
     provider: Option<Provider>,
 }
 
 async fn pay<B: Books>(
-    State(desk): State<Desk<B>>,
+    State(state): State<AppState<B>>,
     claim: ClaimHandle,
     trace: Trace,
     Json(order): Json<Order>,
 ) -> Response {
-    let booked = match (order.method, &desk.provider) {
-        (Method::Account, _) => desk.books.pay(&claim, trace, order).await,
-        (Method::Card, Some(provider)) => desk.books.pay_by_card(&claim, trace, order, provider).await,
-        (Method::Card, None) => Err(TxError::Work(Refused::Invalid("no cards are taken here"))),
+    let booked = match (order.method, &state.provider) {
+        (Method::Account, _) => state.books.pay(&claim, trace, order).await,
+        (Method::Card, Some(provider)) => state.books.pay_by_card(&claim, trace, order, provider).await,
+        (Method::Card, None) => Err(TxError::Work(Refused::Invalid("card payments are not enabled here"))),
     };
     answer(&claim, booked)
 }
 
 async fn refund<B: Books>(
-    State(desk): State<Desk<B>>,
+    State(state): State<AppState<B>>,
     Path(payment): Path<String>,
     claim: ClaimHandle,
     trace: Trace,
     Json(order): Json<RefundOrder>,
 ) -> Response {
-    answer(&claim, desk.books.refund(&claim, trace, &payment, order).await)
+    answer(&claim, state.books.refund(&claim, trace, &payment, order).await)
 }
 
-/// What was booked now or before; or why not, in the words of the HTTP contract where it is about the key.
+/// What was booked now or before; or why not, by the HTTP contract where it is about the key.
 fn answer(claim: &ClaimHandle, booked: Booked) -> Response {
     let whole = |response: axum::http::Response<Bytes>| response.map(Body::from);
     match booked {
@@ -105,31 +105,31 @@ fn answer(claim: &ClaimHandle, booked: Booked) -> Response {
 }
 
 async fn show<B: Books>(
-    State(desk): State<Desk<B>>,
+    State(state): State<AppState<B>>,
     merchant: Merchant,
     Path(id): Path<String>,
 ) -> Result<Json<Payment>, Refused> {
-    desk.books.payment(&merchant.0, &id).await?.map(Json).ok_or(Refused::NotFound)
+    state.books.payment(&merchant.0, &id).await?.map(Json).ok_or(Refused::NotFound)
 }
 
 async fn show_by_key<B: Books>(
-    State(desk): State<Desk<B>>,
+    State(state): State<AppState<B>>,
     merchant: Merchant,
     Path(key): Path<String>,
 ) -> Result<Json<Payment>, Refused> {
-    desk.books.payment_by_key(&merchant.0, &key).await?.map(Json).ok_or(Refused::NotFound)
+    state.books.payment_by_key(&merchant.0, &key).await?.map(Json).ok_or(Refused::NotFound)
 }
 
 async fn balance<B: Books>(
-    State(desk): State<Desk<B>>,
+    State(state): State<AppState<B>>,
     merchant: Merchant,
     Path(account): Path<String>,
 ) -> Result<Json<Balance>, Refused> {
-    let balance = desk.books.balance(&merchant.0, &account).await?.ok_or(Refused::NotFound)?;
+    let balance = state.books.balance(&merchant.0, &account).await?.ok_or(Refused::NotFound)?;
     Ok(Json(Balance { account, balance, currency: CURRENCY.to_owned() }))
 }
 
-/// Who asks, as the layer names it too.
+/// The merchant, named as in the layer.
 struct Merchant(String);
 
 impl<S: Sync> FromRequestParts<S> for Merchant {

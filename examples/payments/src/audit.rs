@@ -1,4 +1,4 @@
-//! What the tables say to somebody who does not ask the service: plain SQL on a connection of its own.
+//! What the tables hold, read without the service: plain SQL on a separate connection.
 
 use sqlx::Row;
 
@@ -8,17 +8,17 @@ use crate::place;
 /// What is in the books.
 #[derive(Clone, Debug, Default)]
 pub struct Audit {
-    /// Each payment: its id, what the client called it, and cents.
+    /// Each payment: its id, the client's key, and cents.
     pub payments: Vec<(String, String, i64)>,
     /// Postings of the ledger.
     pub postings: i64,
-    /// What all entries of the ledger sum up to: nothing.
+    /// The sum of all entries of the ledger, which must be 0.
     pub entries_sum: i64,
-    /// What the merchants' revenue accounts have.
+    /// The balance of the merchants' revenue accounts.
     pub revenue: i64,
-    /// What the payments come to, less what was given back.
+    /// The sum of all payments, less refunds.
     pub paid: i64,
-    /// Events that tell others of payments.
+    /// Events in the outbox.
     pub events: i64,
     /// Answers kept for retries.
     pub answers: i64,
@@ -40,7 +40,7 @@ impl Audit {
     pub async fn read(url: &str) -> Result<Self, Failed> {
         let pool = place::pool(url).await?;
         let mut tx = pool.begin().await?;
-        // All of it at one moment.
+        // All of it from one snapshot.
         sqlx::query("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY").execute(&mut *tx).await?;
         let payments = sqlx::query_as("SELECT id, key, amount FROM payment").fetch_all(&mut *tx).await?;
         let row = sqlx::query(NUMBERS).fetch_one(&mut *tx).await?;

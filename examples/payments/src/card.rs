@@ -19,16 +19,16 @@ use serde_json::json;
 use crate::api::{self, Payment, Refused};
 use crate::provider::{Charged, Provider};
 
-/// Notes what is about to be charged.
+/// Records what is about to be charged.
 pub const RESERVE: &str = "reserve";
 /// Books what was charged.
 pub const BOOK: &str = "book";
-/// Who charges, as the references name it.
+/// The provider's name in the references.
 pub const PROVIDER: &str = "cards";
 
 /// How long the provider may take.
 const CHARGE_MAX: Duration = Duration::from_secs(3);
-/// How long one who was killed is believed alive: longer than the provider may take.
+/// The lease of a run: longer than the provider may take.
 const LEASE: Duration = Duration::from_secs(5);
 
 /// The phases of a payment by card.
@@ -36,12 +36,12 @@ pub fn phases(claim: &ClaimHandle) -> Result<Phases, TxError<Refused>> {
     Ok(claim.phases(&[RESERVE, BOOK]).map_err(TxError::or_work)?.lease(LEASE))
 }
 
-/// The key of the charge: the same on every retry, and nobody else's.
+/// The key of the charge: the same on every retry, and unique to this payment.
 pub fn key(run: &PhaseRun) -> Key {
     run.child("charge")
 }
 
-/// Charges the card. What went wrong on the way is not known to have failed: the retry asks again with the same key.
+/// Charges the card. An error on the way does not mean that it failed: the retry asks again with the same key.
 pub async fn charge(provider: &Provider, key: Key, amount: i64) -> Result<Charged, TxError<Refused>> {
     let unknown = |why: String| TxError::Work(Refused::Database(format!("the card provider: {why}")));
     match tokio::time::timeout(CHARGE_MAX, provider.charge(key, amount)).await {
@@ -50,8 +50,7 @@ pub async fn charge(provider: &Provider, key: Key, amount: i64) -> Result<Charge
     }
 }
 
-/// What both books do in the last phase, before they write: the name of the charge and the answer. Declined is an
-/// answer, too, and stays one.
+/// The answer of the last phase, for both books. Declined is an answer, too, and stays one.
 pub fn answer(charged: &Charged, payment: &Payment) -> Result<Response<Bytes>, Refused> {
     match charged {
         Charged::Paid(_) => api::created(payment),

@@ -1,11 +1,11 @@
-//! What others are told, appended in the transaction that books it: an event is there exactly when its payment is.
+//! The events, appended in the transaction that books: an event exists exactly when its payment does.
 //!
 //! | topic | type | for |
 //! |---|---|---|
-//! | `payments` | `payment.completed`, `payment.refunded` | whoever ships, mails or counts |
-//! | `audit` | `payment.recorded`, `refund.recorded` | whoever asks later who did what under which key |
+//! | `payments` | `payment.completed`, `payment.refunded` | services that ship, mail or count |
+//! | `audit` | `payment.recorded`, `refund.recorded` | people who ask later who did what under which key |
 //!
-//! All events of a payment have its id as their key, so a refund never overtakes the payment it is of.
+//! All events of a payment have its id as their key, so a refund never overtakes its payment.
 
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
@@ -15,9 +15,9 @@ use serde_json::json;
 
 use crate::api::{Payment, Refund};
 
-/// Where payments and refunds are told.
+/// The topic of payments and refunds.
 pub const PAYMENTS: &str = "payments";
-/// Where it is told who asked for what.
+/// The topic of who asked for what.
 pub const AUDIT: &str = "audit";
 
 const TRACE_PARENT: &str = "traceparent";
@@ -35,26 +35,26 @@ impl<S: Sync> FromRequestParts<S> for Trace {
     }
 }
 
-/// What a payment tells.
+/// The events of a payment.
 pub fn paid(intent: &Intent, trace: &Trace, payment: &Payment) -> Result<[Event; 2], EventError> {
     let Payment { id, customer, amount, currency, .. } = payment;
     let merchant = intent.scope().as_str();
-    let told = json!({
+    let payload = json!({
         "payment": id, "merchant": merchant, "customer": customer, "amount": amount, "currency": currency,
     });
-    let completed = Event::new(PAYMENTS, "payment.completed", told.to_string())?;
+    let completed = Event::new(PAYMENTS, "payment.completed", payload.to_string())?;
     let recorded = Event::new(AUDIT, "payment.recorded", asked(intent, id, *amount))?;
     Ok([caused(completed, id, intent, trace)?, caused(recorded, id, intent, trace)?])
 }
 
-/// What a refund tells.
+/// The events of a refund.
 pub fn refunded(intent: &Intent, trace: &Trace, refund: &Refund) -> Result<[Event; 2], EventError> {
     let Refund { id, payment, amount, currency } = refund;
     let merchant = intent.scope().as_str();
-    let told = json!({
+    let payload = json!({
         "refund": id, "payment": payment, "merchant": merchant, "amount": amount, "currency": currency,
     });
-    let back = Event::new(PAYMENTS, "payment.refunded", told.to_string())?;
+    let back = Event::new(PAYMENTS, "payment.refunded", payload.to_string())?;
     let recorded = Event::new(AUDIT, "refund.recorded", asked(intent, id, *amount))?;
     Ok([caused(back, payment, intent, trace)?, caused(recorded, payment, intent, trace)?])
 }
@@ -70,7 +70,7 @@ fn asked(intent: &Intent, made: &str, amount: i64) -> String {
 fn caused(event: Event, payment: &str, intent: &Intent, trace: &Trace) -> Result<Event, EventError> {
     let event = event.key(payment)?.aggregate("payment", payment)?.caused_by(intent);
     Ok(match &trace.0 {
-        // A trace that cannot be read is nobody's reason to refuse a payment.
+        // An unreadable trace is no reason to refuse a payment.
         Some(trace) => event.clone().trace_parent(trace).unwrap_or(event),
         None => event,
     })

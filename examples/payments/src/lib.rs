@@ -7,18 +7,18 @@
 //!                           handler: begin ─▶ once_tx { payment, ledger postings, events, answer } ─▶ commit
 //! ```
 //!
-//! One commit decides about the payment, its postings, the events that tell others of it and the answer that every
-//! retry gets. A crash before it leaves nothing, a crash after it is replayed; there is no moment in between. A payment by card has such a moment,
-//! because the provider is elsewhere: it runs in phases around the call ([`card`]).
+//! One commit decides about the payment, its postings, its events and the answer that every retry gets. A crash
+//! before it leaves nothing, a crash after it is replayed; there is no moment in between. A payment by card has such
+//! a moment, because the provider is elsewhere: it runs in phases around the call ([`card`]).
 //!
 //! | module | what |
 //! |---|---|
-//! | [`api`] | what goes over the wire, and what is refused |
+//! | [`api`] | the wire format, and what is refused |
 //! | [`app`](mod@app) | the routes, and the layer in front of them |
 //! | [`card`], [`provider`] | payments by card: phases around the call of a provider that honours keys |
-//! | [`events`] | what others are told, and the trace it belongs to |
+//! | [`events`] | the events, and the trace they belong to |
 //! | [`books`] | the database: a trait, over `sqlx` on PostgreSQL and over `rusqlite` |
-//! | `notify` (feature `kafka`) | the consumer of what is told: a notification each, once |
+//! | `notify` (feature `kafka`) | the consumer of the events: one notification each |
 //! | [`place`] | opens books and store by their URLs |
 //! | [`check`](mod@check) | what `cargo run -p payments` shows |
 //! | [`audit`], [`schema`] | for runs that are judged from outside and leave nothing behind |
@@ -36,5 +36,5 @@ pub mod place;
 pub mod provider;
 pub mod schema;
 
-/// Whatever keeps the service from running.
+/// Any error that keeps the service from running.
 pub type Failed = Box<dyn std::error::Error + Send + Sync>;

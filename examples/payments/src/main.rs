@@ -1,8 +1,9 @@
 //! `payments [--store URL] [--cache URL] [--cards FILE] [--serve [ADDR]]`
 //!
-//! Without `--serve` it checks itself and ends. Without `--store` it runs on a SQLite file that goes away with it.
-//! `payments notify --from kafka://… --store postgres://…` is the other end: a consumer of what the service tells (feature
-//! `kafka`). `--cards` names the file of a card provider, which stands in for a real one; a check has one that goes away.
+//! Without `--serve` it checks itself and ends. Without `--store` it runs on a temporary SQLite file. `payments
+//! notify --from kafka://… --store postgres://…` is the other end: a consumer of the service's events (feature
+//! `kafka`). `--cards` names the file of a card provider, which stands in for a real one; a check uses a temporary
+//! one.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -33,7 +34,7 @@ impl Args {
                     let address = words.next_if(|word| !word.starts_with('-'));
                     args.serve = Some(address.unwrap_or_else(|| "127.0.0.1:0".to_owned()));
                 }
-                other => return Err(format!("{other:?} is not known; {USAGE}").into()),
+                other => return Err(format!("unknown argument {other:?}; {USAGE}").into()),
             }
         }
         Ok(args)
@@ -56,12 +57,12 @@ async fn run() -> Result<(), Failed> {
         return notify(std::env::args().skip(2)).await;
     }
     let args = Args::parse()?;
-    let passing = Passing(std::env::temp_dir().join(format!("payments-{}", std::process::id())));
-    std::fs::create_dir_all(&passing.0)?;
-    let here = || format!("sqlite:{}", passing.0.join("payments.db").display());
+    let temporary = Temporary(std::env::temp_dir().join(format!("payments-{}", std::process::id())));
+    std::fs::create_dir_all(&temporary.0)?;
+    let here = || format!("sqlite:{}", temporary.0.join("payments.db").display());
     let store = args.store.clone().unwrap_or_else(here);
     let cards = match (args.cards, &args.serve) {
-        (None, None) => Some(passing.0.join("cards")),
+        (None, None) => Some(temporary.0.join("cards")),
         (cards, _) => cards,
     };
     let provider = cards.as_deref().map(Provider::open).transpose()?;
@@ -83,10 +84,10 @@ async fn notify(_: impl Iterator<Item = String>) -> Result<(), Failed> {
     Err("built without Kafka: cargo run -p payments --features kafka -- notify …".into())
 }
 
-/// A directory that goes away at the end.
-struct Passing(PathBuf);
+/// A temporary directory, removed at the end.
+struct Temporary(PathBuf);
 
-impl Drop for Passing {
+impl Drop for Temporary {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }

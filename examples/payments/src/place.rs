@@ -24,14 +24,14 @@ const CONNECTION_WAIT: Duration = Duration::from_secs(5);
 pub async fn open(url: &str, cache: Option<&str>, provider: Option<Provider>) -> Result<Router, Failed> {
     if let Some(path) = url.strip_prefix("sqlite:") {
         if cache.is_some() {
-            return Err("a cache stands in front of a server; leave --cache out with SQLite".into());
+            return Err("--cache needs PostgreSQL; leave it out with SQLite".into());
         }
         let path = Path::new(path.strip_prefix("//").unwrap_or(path));
         let books = SqliteBooks::open(path)?;
         return app(books, Guard::new(SqliteReader::open(path).await?), provider);
     }
     if !(url.starts_with("postgres://") || url.starts_with("postgresql://")) {
-        return Err("the books are in sqlite:PATH or postgres://…".into());
+        return Err("--store must be sqlite:PATH or postgres://…".into());
     }
     let store: AnyStore = match cache {
         None => store::open(url).await?,
@@ -40,7 +40,7 @@ pub async fn open(url: &str, cache: Option<&str>, provider: Option<Provider>) ->
     app(PostgresBooks::open(pool(url).await?).await?, Guard::new(store), provider)
 }
 
-/// Connections to where the store of the same URL is: `?schema=` is semel's own way to say so.
+/// Connections to the database of the store's URL: `?schema=` is semel's own parameter.
 pub async fn pool(url: &str) -> Result<PgPool, Failed> {
     let mut options: PgConnectOptions = url.parse()?;
     let query = url.split_once('?').map_or("", |(_, query)| query);

@@ -1,7 +1,7 @@
 //! A card provider as the service sees one, in a few lines: it honours keys, and it remembers in a file of its own.
 //!
-//! It stands in for somebody else's server. A rollback here cannot take a charge back there, so it is never called
-//! inside of a transaction; and it outlives the service, which may be killed after the charge and before the booking.
+//! It stands in for a third party's server. A rollback here cannot undo a charge there, so it is never called inside
+//! of a transaction; and it outlives the service, which may be killed after the charge and before the booking.
 
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
@@ -14,7 +14,7 @@ use semel::Key;
 /// No card here is good for more, in cents.
 const LIMIT: i64 = 1_000_000;
 
-/// The provider, on a file with one line for each charge: key, cents, and its own name for it.
+/// The provider, on a file with one line for each charge: key, cents, and its own id for it.
 #[derive(Clone, Debug)]
 pub struct Provider(Arc<Mutex<Charges>>);
 
@@ -24,10 +24,10 @@ struct Charges {
     by_key: HashMap<String, String>,
 }
 
-/// What the provider says.
+/// The provider's answer.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Charged {
-    /// The card was charged, now or before under the same key. The provider calls it so.
+    /// The card was charged, now or before under the same key; this is the provider's id for it.
     Paid(String),
     /// The card is not good for it.
     Declined,

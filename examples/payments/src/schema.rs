@@ -1,15 +1,15 @@
-//! A schema of its own in somebody's PostgreSQL database, for runs that leave nothing behind.
+//! A private schema in a given PostgreSQL database, for runs that leave nothing behind.
 //!
-//! A run that is killed cannot take its schema away. So each schema has a lock, held by a connection as long as the run
-//! lives; whoever makes one later takes away those whose lock is free.
+//! A run that is killed cannot drop its schema. So each schema has a lock, held by a connection as long as the run
+//! lives; a later run drops those whose lock is free.
 
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 
 use crate::Failed;
 
-/// Most schemas that are taken away at once.
+/// Most schemas that are dropped at once.
 const ABANDONED_MAX: i64 = 100;
-/// What is kept on purpose says so.
+/// The comment on a schema that is kept on purpose.
 const KEPT: &str = "kept";
 
 const LOCK: &str = "SELECT pg_try_advisory_lock(hashtextextended($1, 7075))";
@@ -19,36 +19,36 @@ const NAMED: &str = "SELECT nspname::text FROM pg_namespace
                        AND obj_description(oid, 'pg_namespace') IS DISTINCT FROM $2
                      ORDER BY nspname LIMIT $3";
 
-/// A schema. It stays until it is [removed](Self::remove), or until this is dropped and somebody makes another one.
+/// A schema. It stays until it is [removed](Self::remove), or until this is dropped and a later run drops it.
 #[derive(Debug)]
 pub struct Schema {
     server: String,
     name: String,
-    /// Has the lock.
+    /// Holds the lock.
     held: PgConnection,
 }
 
 impl Schema {
-    /// Makes it. The URL must not name one already, and the name is of small letters, digits and `_`.
+    /// Creates it. The URL must not name one already, and the name is of lowercase letters, digits and `_`.
     pub async fn make(server: &str, name: &str) -> Result<Self, Failed> {
         if server.split_once('?').is_some_and(|(_, query)| query.contains("schema=")) {
             return Err("leave ?schema= out of the URL: this run makes schemas of its own".into());
         }
         let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
         if name.is_empty() || !name.bytes().all(plain) {
-            return Err(format!("{name:?} is no name for a schema").into());
+            return Err(format!("invalid schema name {name:?}: use lowercase letters, digits and '_'").into());
         }
         let mut held = PgConnection::connect(server).await?;
-        // Before it is there: nobody finds it unlocked.
+        // Before it exists: no other run finds it unlocked.
         if !sqlx::query_scalar::<_, bool>(LOCK).bind(name).fetch_one(&mut held).await? {
-            return Err(format!("somebody else is about to make the schema {name}").into());
+            return Err(format!("another run is creating the schema {name}").into());
         }
         run(&mut held, format!("CREATE SCHEMA {name}")).await?;
         Ok(Self { server: server.to_owned(), name: name.to_owned(), held })
     }
 
-    /// Takes away schemas whose names begin so and whose runs have died, and gives their names. Those that were
-    /// [kept](Self::keep) stay.
+    /// Drops schemas whose names begin with `prefix` and whose runs have died, and returns their names. Those that
+    /// were [kept](Self::keep) stay.
     pub async fn remove_abandoned(server: &str, prefix: &str) -> Result<Vec<String>, Failed> {
         let mut connection = PgConnection::connect(server).await?;
         // A process of the dead run may be about to end.
@@ -78,13 +78,13 @@ impl Schema {
         format!("{}{and}schema={}", self.server, self.name)
     }
 
-    /// Leaves it there for somebody to look at, until a person drops it.
+    /// Leaves it there for inspection, until a person drops it.
     pub async fn keep(mut self) -> Result<(), Failed> {
         run(&mut self.held, format!("COMMENT ON SCHEMA {} IS '{KEPT}'", self.name)).await?;
         Ok(self.held.close().await?)
     }
 
-    /// Takes it away with all that is in it.
+    /// Drops it with all that is in it.
     pub async fn remove(mut self) -> Result<(), Failed> {
         run(&mut self.held, format!("DROP SCHEMA IF EXISTS {} CASCADE", self.name)).await?;
         Ok(self.held.close().await?)

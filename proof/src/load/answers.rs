@@ -1,4 +1,4 @@
-//! What callers were told, in a file that outlives their process.
+//! The answers callers got, in a file that outlives their process.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -8,9 +8,9 @@ use std::sync::Arc;
 use semel::GuardError;
 use semel::store::ErrorKind;
 
-/// What one call was told.
+/// The answer one call got.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Told {
+pub struct Answer {
     /// Of which intent.
     pub key: String,
     /// What.
@@ -26,9 +26,9 @@ pub enum What {
     Unstored(String),
     /// It is done, with this receipt, and nothing ran for this call.
     Replayed(String),
-    /// Nobody knows; it is held.
+    /// The outcome is unknown; it is held.
     Held,
-    /// Nobody knows yet; a lookup will ask.
+    /// The outcome is not known yet; a lookup will ask.
     Settling,
     /// Somebody is at it.
     InFlight,
@@ -78,7 +78,7 @@ impl What {
     }
 }
 
-/// Appends what callers are told. One write a line: a killed process has told what it wrote.
+/// Appends the answers callers get. One write a line: what a killed process wrote counts as answered.
 #[derive(Clone, Debug)]
 pub struct Answers {
     file: Arc<File>,
@@ -98,13 +98,13 @@ impl Answers {
     }
 
     /// All of it.
-    pub fn read(dir: &Path) -> io::Result<Vec<Told>> {
+    pub fn read(dir: &Path) -> io::Result<Vec<Answer>> {
         let text = std::fs::read_to_string(dir.join("answers"))?;
-        Ok(text.lines().filter_map(told).collect())
+        Ok(text.lines().filter_map(parse).collect())
     }
 }
 
-fn told(line: &str) -> Option<Told> {
+fn parse(line: &str) -> Option<Answer> {
     let mut words = line.splitn(3, '\t');
     let (key, word, more) = (words.next()?, words.next()?, words.next()?.to_owned());
     let what = match word {
@@ -118,5 +118,5 @@ fn told(line: &str) -> Option<Told> {
         "lost" => What::Lost,
         _ => What::Wrong(more),
     };
-    Some(Told { key: key.to_owned(), what })
+    Some(Answer { key: key.to_owned(), what })
 }

@@ -40,7 +40,7 @@ impl Downstream {
     /// Only the first charge of a key happens; later ones get its receipt.
     fn charge_keyed(&self, key: &str, receipt: &str) -> io::Result<String> {
         let place = self.dir.join("keyed").join(key);
-        // Written apart and linked: nobody ever reads half a receipt, and one of any number wins.
+        // Written apart and linked: half a receipt is never read, and one of any number wins.
         let draft = self.dir.join(format!("draft-{receipt}"));
         fs::write(&draft, receipt)?;
         let linked = fs::hard_link(&draft, &place);

@@ -8,7 +8,7 @@ use semel::State;
 use semel::store::{Store, StoreError};
 use tokio::time::Instant;
 
-use super::answers::{Answers, Told, What};
+use super::answers::{Answer, Answers, What};
 use super::party::{Kind, Party, intent_of, key_of, receipt_of};
 use super::{Downstream, Failed};
 
@@ -18,7 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Whether intents may be left uncertain.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Doubt {
-    /// None: no process died, so whoever worked has brought the outcome.
+    /// None: no process died, so each worker has brought its outcome.
     None,
     /// Some, where an owner died or a claim reached the store after its caller had given up.
     Some,
@@ -31,13 +31,13 @@ pub enum Doubt {
 pub struct Judgement {
     /// Different intents.
     pub intents: usize,
-    /// Calls that were told something.
+    /// Calls that got an answer.
     pub calls: usize,
-    /// Calls told "done", replays included.
+    /// Calls answered "done", replays included.
     pub done: usize,
-    /// Calls told that the store cannot be asked.
+    /// Calls answered "the store is unavailable".
     pub unavailable: usize,
-    /// Calls told that the store has lost its memory.
+    /// Calls answered "the store has lost data".
     pub lost: usize,
     /// Effects that happened.
     pub effects: usize,
@@ -78,9 +78,9 @@ impl fmt::Display for Judgement {
 
 /// Judges the first `intents` intents. Everybody has to be back, and the store's servers whole.
 pub async fn judge(party: &Party, intents: usize, doubt: Doubt) -> Result<Judgement, Failed> {
-    let mut told: BTreeMap<String, Vec<What>> = BTreeMap::new();
+    let mut by_key: BTreeMap<String, Vec<What>> = BTreeMap::new();
     let mut found = Judgement { intents, ..Judgement::default() };
-    for Told { key, what } in Answers::read(&party.dir)? {
+    for Answer { key, what } in Answers::read(&party.dir)? {
         found.calls += 1;
         match what {
             What::Unavailable => found.unavailable += 1,
@@ -88,46 +88,46 @@ pub async fn judge(party: &Party, intents: usize, doubt: Doubt) -> Result<Judgem
             What::Done(_) | What::Unstored(_) | What::Replayed(_) => found.done += 1,
             _ => {}
         }
-        told.entry(key).or_default().push(what);
+        by_key.entry(key).or_default().push(what);
     }
     let mut charges = Downstream::open(&party.dir)?.charges()?;
     found.effects = charges.values().map(Vec::len).sum();
     for number in 0..intents {
         let key = key_of(number);
         let receipts = charges.remove(&key).unwrap_or_default();
-        let heard = told.get(&key).map_or(&[][..], Vec::as_slice);
-        compare(&key, &receipts, heard, &mut found.objections);
+        let got = by_key.get(&key).map_or(&[][..], Vec::as_slice);
+        compare(&key, &receipts, got, &mut found.objections);
         if doubt != Doubt::Lost {
-            against_store(party, number, &receipts, heard, doubt, &mut found).await?;
+            against_store(party, number, &receipts, got, doubt, &mut found).await?;
         }
     }
     for (key, receipts) in charges {
-        found.objections.push(format!("{key}: nobody asked for it, and it happened: {receipts:?}"));
+        found.objections.push(format!("{key}: it was never asked for, and it happened: {receipts:?}"));
     }
     Ok(found)
 }
 
 /// The ledger against the callers.
-fn compare(key: &str, receipts: &[String], heard: &[What], objections: &mut Vec<String>) {
+fn compare(key: &str, receipts: &[String], got: &[What], objections: &mut Vec<String>) {
     if receipts.len() > 1 {
         objections.push(format!("{key}: happened {} times", receipts.len()));
     }
-    for what in heard {
+    for what in got {
         if let What::Wrong(why) = what {
-            objections.push(format!("{key}: a caller was told {why}"));
+            objections.push(format!("{key}: a caller got {why}"));
         }
     }
-    let mut answers: Vec<&str> = heard.iter().filter_map(What::receipt).collect();
+    let mut answers: Vec<&str> = got.iter().filter_map(What::receipt).collect();
     answers.sort_unstable();
     answers.dedup();
     match answers[..] {
         [] => {}
         [answer] if receipts.is_empty() => {
-            objections.push(format!("{key}: told done ({answer}), and it never happened"));
+            objections.push(format!("{key}: answered done ({answer}), and it never happened"));
         }
         [answer] if receipts.iter().any(|receipt| receipt == answer) => {}
-        [answer] => objections.push(format!("{key}: told {answer}, but the ledger says {receipts:?}")),
-        _ => objections.push(format!("{key}: callers were told different things: {answers:?}")),
+        [answer] => objections.push(format!("{key}: answered {answer}, but the ledger says {receipts:?}")),
+        _ => objections.push(format!("{key}: callers got different answers: {answers:?}")),
     }
 }
 
@@ -149,7 +149,7 @@ async fn against_store(
     party: &Party,
     number: usize,
     receipts: &[String],
-    heard: &[What],
+    got: &[What],
     doubt: Doubt,
     found: &mut Judgement,
 ) -> Result<(), Failed> {
@@ -158,7 +158,7 @@ async fn against_store(
     let record = at_last(async || store.get(id).await).await?;
     let now = at_last(async || store.now().await).await?;
     let state = record.as_ref().and_then(|record| record.state_at(now));
-    let answered = heard.iter().any(|what| what.receipt().is_some());
+    let answered = got.iter().any(|what| what.receipt().is_some());
     let objection = match state {
         Some(State::Completed) => {
             let kept = record.and_then(|record| record.outcome).map(|outcome| receipt_of(&outcome));
@@ -169,19 +169,19 @@ async fn against_store(
             let count =
                 if receipts.is_empty() { &mut found.uncertain_never } else { &mut found.uncertain_happened };
             *count += 1;
-            // Whoever brings an outcome later than it answers may die in between.
-            let known = heard.iter().any(|what| matches!(what, What::Done(_) | What::Replayed(_)));
+            // A process that brings the outcome after it answers may die in between.
+            let known = got.iter().any(|what| matches!(what, What::Done(_) | What::Replayed(_)));
             if known || (answered && doubt == Doubt::None) {
-                Some("told done, and the store does not know it".to_owned())
+                Some("answered done, and the store does not know it".to_owned())
             } else if Kind::of(number) != Kind::Opaque {
                 Some(format!("{:?} is left uncertain: it can be run again or looked up", Kind::of(number)))
             } else {
                 (doubt == Doubt::None).then(|| format!("left uncertain; the ledger says {receipts:?}"))
             }
         }
-        // Callers were told "held"; then the one whose claim it was gave it back, and nobody asked again.
+        // Callers got "held"; then the owner of the claim gave it back, and no caller asked again.
         Some(State::FailedRetryable)
-            if doubt == Doubt::Some && receipts.is_empty() && !answered && heard.contains(&What::Held) =>
+            if doubt == Doubt::Some && receipts.is_empty() && !answered && got.contains(&What::Held) =>
         {
             found.uncertain_never += 1;
             None

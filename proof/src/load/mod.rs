@@ -20,7 +20,7 @@ mod judge;
 mod party;
 mod traffic;
 
-pub use answers::{Answers, Told, What};
+pub use answers::{Answer, Answers, What};
 pub use downstream::Downstream;
 pub use judge::{Doubt, Judgement, judge};
 pub use party::{Kind, Party, intent_of};

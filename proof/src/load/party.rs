@@ -100,7 +100,7 @@ impl Party {
         self.guard.store()
     }
 
-    /// One call for the `number`th intent. What it is told is noted.
+    /// One call for the `number`th intent. The answer it gets is recorded.
     pub async fn call(&self, number: usize) -> Result<What, Failed> {
         let (kind, key) = (Kind::of(number), key_of(number));
         let (downstream, name) = (self.downstream.clone(), key.clone());

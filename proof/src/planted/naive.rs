@@ -34,7 +34,7 @@ impl Naive {
     }
 }
 
-fn told(error: impl std::fmt::Display) -> OutboxReaderError {
+fn reader_error(error: impl std::fmt::Display) -> OutboxReaderError {
     StoreError::new(ErrorKind::Unavailable, Fate::NotApplied, error.to_string()).into()
 }
 
@@ -54,11 +54,11 @@ impl OutboxReader for Naive {
                  AND xid < pg_snapshot_xmin(pg_current_snapshot()) ORDER BY xid, seq LIMIT 1000"
             ),
         };
-        let rows = self.client.query(&text, &[&self.at.0, &self.at.1]).await.map_err(told)?;
+        let rows = self.client.query(&text, &[&self.at.0, &self.at.1]).await.map_err(reader_error)?;
         let Some(last) = rows.last() else { return Ok(None) };
         self.next = Some((last.get(0), last.get(1)));
         let events = rows.iter().map(|row| event(row).map(Pending::new));
-        let events = events.collect::<Result<_, _>>().map_err(told)?;
+        let events = events.collect::<Result<_, _>>().map_err(reader_error)?;
         let position = Position { lineage: OutboxLineage::read("naive"), place: format!("{:?}", self.at) };
         Ok(Some(Batch::new(position, events)))
     }

@@ -46,6 +46,6 @@ fn a_process_that_stalls_before_it_sends_does_not_outlive_the_servers_retention(
 }
 
 #[test]
-fn a_keyed_attempt_that_broke_off_is_not_told_as_refused() {
+fn a_keyed_attempt_that_broke_off_is_not_reported_as_refused() {
     assert_mended::<ClientWorld>("client_broken_off_answer_is_refused");
 }

@@ -17,7 +17,7 @@ pub const SKIP_LOG_ENV: &str = "SEMEL_TEST_SKIP_LOG";
 /// A test that takes a server alone may restart it several times before others get it.
 const USE_SECONDS_MAX: u64 = 600;
 
-/// A server in use. While this lives nobody kills or pauses it on purpose.
+/// A server in use. While this lives no test kills or pauses it on purpose.
 #[derive(Debug)]
 pub struct Lease {
     url: String,
@@ -38,8 +38,8 @@ pub fn find(service: Service) -> Option<String> {
     service.given().or_else(|| Instance::shared(service).url())
 }
 
-/// The server for a test that uses it like anybody else; `None` when the run goes without it, and
-/// then the test returns at once.
+/// The server for a test that uses it like any other; `None` when the run goes without it, and then the test returns
+/// at once.
 ///
 /// # Panics
 /// When the server is neither there nor left out on purpose: a test that silently passes without
@@ -47,7 +47,7 @@ pub fn find(service: Service) -> Option<String> {
 #[must_use]
 pub fn require(service: Service) -> Option<Lease> {
     let lock = enter(Instance::shared(service), Mode::Shared)?;
-    // Asked only now: while somebody had it alone it may have moved.
+    // Asked only now: it may have moved while another test had it alone.
     Some(Lease { url: find(service).unwrap_or_else(|| absent(service)), _lock: lock })
 }
 
@@ -61,7 +61,7 @@ pub(super) fn enter(instance: Instance, mode: Mode) -> Option<Lock> {
     let path = dir_of(instance).join("use.lock");
     match Lock::take(&path, mode, Duration::from_secs(USE_SECONDS_MAX)) {
         Ok(lock) => Some(lock),
-        Err(error) => panic!("{service} is not set free by another test: {error}"),
+        Err(error) => panic!("another test does not release {service}: {error}"),
     }
 }
 

@@ -1,6 +1,6 @@
 //! PostgreSQL servers of one test: made new, copied as a backup or as a standby, killed, promoted.
 //!
-//! The checkout's own server is everybody's. What happens to these nobody else notices.
+//! The checkout's own server is shared. What happens to these affects no other test.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -19,7 +19,7 @@ use super::{lock, ports};
 
 const START_MAX: Duration = Duration::from_secs(60);
 
-/// Ports of services are looked for from lower places on.
+/// The port search of services starts at lower slots.
 const SLOT: u16 = 32;
 
 static COUNT: AtomicU16 = AtomicU16::new(0);
@@ -36,22 +36,22 @@ pub struct Cluster {
 impl Cluster {
     /// An empty one, running.
     pub fn new() -> Result<Self> {
-        let mut cluster = Self::place()?;
+        let mut cluster = Self::allocate()?;
         init(&cluster.data)?;
         cluster.start()?;
         Ok(cluster)
     }
 
-    /// A copy of it as it is now, made while it runs. It does not run: start it to have gone back.
+    /// A copy of its current data, made while it runs. It does not run: start it to go back to that moment.
     pub fn backup(&self) -> Result<Self> {
-        let copy = Self::place()?;
+        let copy = Self::allocate()?;
         self.copy_to(&copy.data, &["--checkpoint=fast"])?;
         Ok(copy)
     }
 
     /// A copy that follows it, and takes reads only.
     pub fn standby(&self) -> Result<Self> {
-        let mut copy = Self::place()?;
+        let mut copy = Self::allocate()?;
         self.copy_to(&copy.data, &["--checkpoint=fast", "--write-recovery-conf"])?;
         copy.start()?;
         Ok(copy)
@@ -64,7 +64,7 @@ impl Cluster {
         run(copy).map(drop)
     }
 
-    fn place() -> Result<Self> {
+    fn allocate() -> Result<Self> {
         let n = COUNT.fetch_add(1, Ordering::Relaxed);
         let base = data_dir(Service::Postgres.recipe(), &dir(Service::Postgres));
         let name = format!("cluster-{}-{n}", std::process::id());
@@ -82,7 +82,7 @@ impl Cluster {
         let after = taken.and_then(|text| text.parse::<u16>().ok()).unwrap_or(0) % 1_000;
         let port = ports::choose(&root(), SLOT + after, 1)
             .and_then(|ports| ports.first().copied())
-            .ok_or_else(|| Error::new("no free port for a PostgreSQL of a test's own"))?;
+            .ok_or_else(|| Error::new("no free port for a test's own PostgreSQL"))?;
         fs::write(dir(Service::Postgres).join("cluster.port"), (after + 1).to_string())?;
         Ok(Self { data, log, port, process: None })
     }
@@ -104,7 +104,7 @@ impl Cluster {
         unlock(&self.data)?;
         let mut command = Command::new(bin("postgres")?);
         if rustix::process::geteuid().is_root() {
-            // It ends with us, also when we are killed.
+            // It ends with us, even if we are killed.
             command = super::recipe::command("setpriv")?;
             command.args(["--reuid", USER, "--regid", USER, "--init-groups", "--pdeathsig", "KILL", "--"]);
             command.arg(bin("postgres")?);
@@ -116,7 +116,7 @@ impl Cluster {
         if ready && process.is_alive() {
             return Ok(());
         }
-        Err(Error::new(format!("a PostgreSQL of a test's own did not start:\n{}", tail(&self.log, 20))))
+        Err(Error::new(format!("a test's own PostgreSQL did not start:\n{}", tail(&self.log, 20))))
     }
 
     /// SIGKILL to all its processes.
@@ -127,7 +127,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Makes a standby a server of its own.
+    /// Promotes a standby to a server of its own.
     pub fn promote(&self) -> Result<()> {
         let mut promote = as_user(&bin("pg_ctl")?)?;
         promote.arg("-D").arg(&self.data).args(["-w", "-t", "60", "promote"]).current_dir(&self.data);
@@ -138,7 +138,7 @@ impl Cluster {
 impl Drop for Cluster {
     fn drop(&mut self) {
         if let Err(error) = self.kill() {
-            eprintln!("could not stop a PostgreSQL of a test's own: {error}");
+            eprintln!("could not stop a test's own PostgreSQL: {error}");
         }
         let _ = fs::remove_dir_all(&self.data);
         let _ = fs::remove_file(&self.log);

@@ -6,8 +6,8 @@ use super::error::{Error, Result};
 use super::instance::{Instance, State, stop, up_with};
 use super::lock::{Lock, Mode};
 
-/// A server that a test has alone and may therefore kill, pause and start. It is a copy of its own: tests that share the
-/// other one go on meanwhile.
+/// A server that a test has alone and may therefore kill, pause and start. It is a copy of its own: tests that share
+/// the other one go on meanwhile.
 ///
 /// When this is dropped the server is made to run again, also after a panic: a test that fails
 /// must not make those after it fail.
@@ -27,7 +27,7 @@ pub struct Alone {
 /// When the server is neither there nor left out on purpose, or its copy does not come up.
 #[must_use]
 pub fn alone(service: Service) -> Option<Alone> {
-    // One that is given has no copy: then it is shared by turns.
+    // A given server has no copy: then tests take turns on it.
     let given = service.given();
     let instance = if given.is_some() { Instance::shared(service) } else { Instance::alone(service) };
     let lock = enter(instance, Mode::Exclusive)?;
@@ -36,7 +36,7 @@ pub fn alone(service: Service) -> Option<Alone> {
             absent(service);
         }
         match up_with(instance, &[]) {
-            Ok(_) => instance.url().unwrap_or_else(|| panic!("{service} was started and has gone away")),
+            Ok(_) => instance.url().unwrap_or_else(|| panic!("{service} was started, but has ended")),
             Err(error) => panic!("{error}"),
         }
     });
@@ -55,14 +55,14 @@ impl Alone {
         let state = self.ours()?;
         // Added up by `cargo xtask prove`.
         println!("figures: 1 server kills");
-        // The last started first, as when stopping: nobody restarts what is killed.
+        // The last started first, as when stopping: no process restarts what is killed.
         for process in state.processes.iter().rev() {
             process.kill()?;
         }
         Ok(())
     }
 
-    /// Ends the server in order, as it likes to be ended. [`start`](Self::start) starts it again.
+    /// Stops the server in order, by its own signal. [`start`](Self::start) starts it again.
     pub fn stop(&self) -> Result<()> {
         self.ours()?;
         stop(self.instance).map(drop)
@@ -82,7 +82,7 @@ impl Alone {
     pub fn start(&mut self) -> Result<()> {
         self.ours()?;
         up_with(self.instance, &[])?;
-        let gone = || Error::new("it was started and has gone away").of(self.instance.service);
+        let gone = || Error::new("it was started, but has ended").of(self.instance.service);
         self.url = self.instance.url().ok_or_else(gone)?;
         Ok(())
     }

@@ -5,7 +5,7 @@ use super::jars::Jars;
 
 const JARS: Jars = Jars { name: "debezium", pom: include_str!("../../debezium/pom.xml") };
 
-/// Fetches the jars unless they are there, and gives their class path.
+/// Fetches the jars unless they are there, and returns their class path.
 pub fn class_path() -> Result<String> {
     JARS.fetch()?;
     Ok(JARS.class_path())

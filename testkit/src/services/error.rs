@@ -1,4 +1,4 @@
-//! What goes wrong with servers is told to a person: one sentence and what to do next.
+//! Errors of servers, for people: one sentence and what to do next.
 
 use std::fmt;
 

@@ -17,7 +17,7 @@ use super::recipe::{Place, Recipe};
 const START_SECONDS_MAX: u64 = 120;
 const STOP_SECONDS_MAX: u64 = 30;
 const LOCK_SECONDS_MAX: u64 = 300;
-/// Somebody else may take a port between our choosing and the server's listening.
+/// Another process may take a port between our choice and the server's listening.
 const ATTEMPTS_MAX: usize = 3;
 const PORT_PATIENCE: Duration = Duration::from_secs(5);
 /// Raised when a recipe prepares its data differently: older data is thrown away.
@@ -35,8 +35,8 @@ pub fn root() -> PathBuf {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Instance {
     pub(super) service: Service,
-    /// The copy for tests that kill, pause or flood it. The other one is shared by all tests, which therefore never wait for
-    /// those.
+    /// The copy for tests that kill, pause or flood it. The other one is shared by all tests, which therefore never
+    /// wait for those.
     pub(super) alone: bool,
 }
 
@@ -66,14 +66,14 @@ impl Instance {
     }
 }
 
-/// What starting came to.
+/// The result of starting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Up {
     /// It was not running and is now.
     Started,
     /// It was running.
     Already,
-    /// Its address is in the environment: somebody else's server, nothing was done.
+    /// Its address is in the environment: not our server, nothing was done.
     Given,
 }
 
@@ -113,7 +113,7 @@ pub(super) struct State {
 
 impl State {
     pub(super) fn load(instance: Instance) -> Self {
-        // An unreadable record is one of nothing: the worst that follows is other ports.
+        // An unreadable record counts as empty: the worst that follows is other ports.
         fs::read_to_string(dir_of(instance).join("state.json"))
             .ok()
             .and_then(|text| serde_json::from_str(&text).ok())
@@ -179,7 +179,7 @@ pub fn up(service: Service) -> Result<Up> {
     up_with(Instance::shared(service), &[])
 }
 
-/// The same; if it has to be started, each of its processes gets these options, too.
+/// The same; if it has to be started, each of its processes also gets these options.
 pub(super) fn up_with(instance: Instance, options: &[&str]) -> Result<Up> {
     let service = instance.service;
     if service.given().is_some() {
@@ -206,7 +206,7 @@ pub fn down(service: Service) -> Result<bool> {
     Ok(stopped || other)
 }
 
-/// Tells what runs.
+/// Reports what runs.
 #[must_use]
 pub fn status(service: Service) -> Status {
     let instance = Instance::shared(service);
@@ -259,15 +259,15 @@ fn start(instance: Instance, options: &[&str]) -> Result<Up> {
             return Ok(Up::Already);
         }
     }
-    // Half of it, or all of it but deaf: only a fresh start makes it whole.
+    // Partly running, or not answering: only a fresh start repairs it.
     stop(instance)?;
     let mut ports = state.ports;
     let mut attempt = 0;
     loop {
         attempt += 1;
         let old = ports.clone();
-        // Of a server that was killed under its clients connections may be left for a moment, and whoever uses it
-        // knows it by its port.
+        // A server that was killed under its clients may leave connections for a moment. Waits for them, because its
+        // users know it by its port.
         let free = || ports.iter().all(|port| ports::is_free(*port));
         if ports.len() != recipe.ports() || !wait_until(PORT_PATIENCE, free) {
             ports = ports::choose(&root(), instance.slot(), recipe.ports())
@@ -341,10 +341,10 @@ fn launch(instance: Instance, at: &Place, options: &[&str]) -> Result<()> {
         task.command.args(options);
         let process = Process::spawn(&task.role, task.command, &log)?;
         state.processes.push(process.clone());
-        // After every process: if we are killed now, `down` still knows whom to stop.
+        // After every process: if we are killed now, `down` still knows what to stop.
         state.save(instance)?;
-        let heard = wait_until(until, || is_listening(task.port) || !process.is_alive());
-        if !heard || !process.is_alive() {
+        let listens = wait_until(until, || is_listening(task.port) || !process.is_alive());
+        if !listens || !process.is_alive() {
             return Err(Error::new(format!("its {} did not come up", task.role)));
         }
     }
@@ -369,7 +369,7 @@ mod tests {
     #[test]
     fn ids_are_read_from_the_machine() {
         assert_eq!(ids_of("root").unwrap(), (0, 0));
-        assert!(ids_of("nobody-of-this-name").is_err());
+        assert!(ids_of("no-such-user").is_err());
     }
 
     #[test]

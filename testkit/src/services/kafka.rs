@@ -1,7 +1,7 @@
 //! Apache Kafka: the real broker, broker and controller in one process (KRaft).
 //!
-//! librdkafka's mock cluster delivers aborted messages and fences nobody. Whoever claims
-//! exactly-once has to show it against this one, and have it judged by Kafka's own consumer.
+//! librdkafka's mock cluster delivers aborted messages and does no fencing. Exactly-once has to be shown against this
+//! one, and judged by Kafka's own consumer.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ const JARS: Jars = Jars { name: "kafka", pom: include_str!("../../kafka/pom.xml"
 const LOGGING: &str = include_str!("../../kafka/log4j2.properties");
 const BROKER: &str = include_str!("../../kafka/broker.properties");
 
-/// Any 16 bytes in base64url; a cluster of one has nobody to tell itself apart from.
+/// Any 16 bytes in base64url; a cluster of one has no other to differ from.
 const CLUSTER_ID: &str = "c2VtZWwtdGVzdGtpdC0wMQ";
 
 /// How long the console consumer waits for one more message.
@@ -94,11 +94,11 @@ fn serves(port: u16) -> bool {
         .is_some_and(|answer| answer[8..12] > [0, 0, 0, 0][..])
 }
 
-/// How long the console consumer is asked again where it has given up too soon.
+/// How long the console consumer is run again where it gave up too soon.
 const ASKED_FOR: Duration = Duration::from_secs(180);
 
-/// Asks the console consumer until it has shown what `is_enough` wants, or for three minutes. It gives up when nothing has
-/// come for a few seconds, which on a busy machine may be before its first fetch, many times over.
+/// Runs the console consumer until it has shown what `is_enough` wants, or for three minutes. It gives up when
+/// nothing has come for a few seconds, which on a busy machine may be before its first fetch, many times over.
 ///
 /// # Errors
 /// Where the tool cannot be run.
@@ -128,7 +128,7 @@ pub fn console_consumer(
     consume(bootstrap, &["--topic", topic], read_committed, (max, PATIENCE), &[])
 }
 
-/// The same of several topics at once, whose names are letters, digits and `_`. Waits so long for each message.
+/// The same of several topics at once, whose names are letters, digits and `_`. Waits this long for each message.
 pub fn console_consumer_of(
     bootstrap: &str,
     topics: &[&str],
@@ -142,11 +142,11 @@ pub fn console_consumer_of(
 /// A record as the console consumer shows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shown {
-    /// Where it was found.
+    /// Its partition.
     pub partition: i32,
-    /// And at which place there.
+    /// Its offset there.
     pub offset: i64,
-    /// Names and texts, in their order.
+    /// Names and texts, in order.
     pub headers: Vec<(String, String)>,
     /// The key as text.
     pub key: String,
@@ -173,7 +173,7 @@ impl Shown {
     }
 }
 
-/// The same with keys, headers and places, of what was committed.
+/// The same with keys, headers, partitions and offsets, of what was committed.
 pub fn console_consumer_shown(bootstrap: &str, topic: &str, max: usize) -> Result<Vec<Shown>> {
     let show = ["print.partition", "print.offset", "print.headers", "print.key", "print.value"];
     let lines = consume(bootstrap, &["--topic", topic], true, (max, PATIENCE), &show)?;
@@ -207,7 +207,7 @@ fn consume(
 /// One of Kafka's own tools.
 fn tool(class: &str) -> Result<Command> {
     JARS.fetch()?;
-    // The broker may be somebody else's, so the logging's configuration may not be there yet.
+    // The broker may not be ours, so the logging's configuration may not be there yet.
     let dir = super::instance::root().join("kafka");
     std::fs::create_dir_all(&dir)?;
     std::fs::write(dir.join("log4j2.properties"), LOGGING)?;
@@ -216,8 +216,8 @@ fn tool(class: &str) -> Result<Command> {
     Ok(tool)
 }
 
-/// Aborts the transactions that are open in a partition, with Kafka's own tool; how many there were. For what a broker
-/// that was killed left open and does not know any more. One that ends by itself meanwhile is not counted.
+/// Aborts the open transactions in a partition, with Kafka's own tool, and returns how many there were. For
+/// transactions that a killed broker left open and no longer knows. One that ends by itself meanwhile is not counted.
 pub fn abort_open_transactions(bootstrap: &str, topic: &str, partition: i32) -> Result<usize> {
     let ask = |command: &str, more: &[&str]| {
         let mut tool = tool("TransactionsCommand")?;
@@ -225,9 +225,9 @@ pub fn abort_open_transactions(bootstrap: &str, topic: &str, partition: i32) -> 
         tool.arg(partition.to_string()).args(more);
         run(tool).map_err(|error| Error::of(error, "Kafka's tool for transactions"))
     };
-    let told = ask("describe-producers", &[])?;
+    let producers = ask("describe-producers", &[])?;
     let mut aborted = 0;
-    for start in told.lines().filter_map(start_of_open) {
+    for start in producers.lines().filter_map(start_of_open) {
         match ask("abort", &["--start-offset", start]) {
             Ok(_) => aborted += 1,
             Err(error) if error.to_string().contains("Could not find any open transactions") => {}

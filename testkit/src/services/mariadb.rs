@@ -71,8 +71,8 @@ pub(super) fn client(at: &Place, program: &str, rest: &[&str]) -> Result<()> {
     run(command).map(drop)
 }
 
-/// Root has to say that it means it. The instance is private and only on loopback, and another
-/// user could not reach a checkout in root's home.
+/// As root, the server wants the user named. The instance is private and only on loopback, and another user could not
+/// reach a checkout in root's home.
 pub(super) fn user() -> Option<&'static str> {
     rustix::process::geteuid().is_root().then_some("--user=root")
 }

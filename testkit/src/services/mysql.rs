@@ -1,4 +1,4 @@
-//! MySQL itself: where MariaDB speaks its protocol, it does not always give its answers.
+//! MySQL itself: MariaDB speaks its protocol, but does not always give the same answers.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -19,7 +19,7 @@ const ARCHIVE: &str = "mysql-Linux-amd64.tar.gz";
 
 const UNPACK_SECONDS_MAX: u64 = 300;
 
-/// Run once, by the server that fills the data directory. The first root comes in by the socket only.
+/// Run once, by the server that fills the data directory. The first root can only connect by the socket.
 const FIRST: &str = "CREATE USER root@'127.0.0.1';\n\
                      GRANT ALL ON *.* TO root@'127.0.0.1' WITH GRANT OPTION;\n\
                      CREATE DATABASE semel;\n";
@@ -33,7 +33,7 @@ impl Recipe for Mysql {
             Need { program: "unzip", package: "unzip" },
             Need { program: "/usr/lib/x86_64-linux-gnu/libaio.so.1", package: "libaio1" },
             Need { program: "/usr/lib/x86_64-linux-gnu/libnuma.so.1", package: "libnuma1" },
-            // Whose client speaks to both.
+            // Its client speaks to both.
             Need { program: "mariadb-admin", package: "mariadb-client" },
         ]
     }
@@ -89,7 +89,7 @@ fn server(at: &Place) -> Result<Command> {
 fn programs() -> Result<PathBuf> {
     if std::env::consts::ARCH != "x86_64" {
         return Err(Error::new(format!(
-            "there are programs for x86_64 only, and this is {}; go without it, or give one of your own",
+            "MySQL is available for x86_64 only, and this is {}; go without it, or use a server of your own",
             std::env::consts::ARCH
         )));
     }

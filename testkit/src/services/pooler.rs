@@ -28,7 +28,7 @@ pub struct Pooler {
 }
 
 impl Pooler {
-    /// In front of the server at `host:port`, which knows everybody who comes through as `user`.
+    /// In front of the server at `host:port`, where all clients of the pooler are `user`.
     pub fn start(server: &str, user: &str) -> Result<Self> {
         if !fs::exists(PROGRAM)? {
             install_packages(&["pgbouncer".to_owned()])?;
@@ -54,7 +54,7 @@ impl Pooler {
             for path in [&dir, &users, &config] {
                 std::os::unix::fs::chown(path, Some(uid), Some(gid))?;
             }
-            // It refuses root; and it ends with us, also when we are killed.
+            // It refuses root; and it ends with us, even if we are killed.
             command = super::recipe::command("setpriv")?;
             command.args(["--reuid", USER, "--regid", USER, "--init-groups", "--pdeathsig", "KILL", "--"]);
             command.arg(PROGRAM);

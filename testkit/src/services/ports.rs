@@ -33,8 +33,8 @@ pub(super) fn choose(checkout: &Path, slot: u16, count: usize) -> Option<Vec<u16
     (ports.len() == count).then_some(ports)
 }
 
-/// A port for a server of a test's own that starts later, or goes away and comes back: free now, and given to nobody who
-/// asks for any port.
+/// A port for a test's own server that starts later, or goes away and comes back: free now, and never handed out to a
+/// process that asks for any port.
 pub fn spare_port() -> u16 {
     const SPARE: std::ops::Range<u16> = 12_000..20_000;
     let port = std::iter::repeat_with(|| fastrand::u16(SPARE)).take(1_000).find(|port| is_free(*port));
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_spare_port_is_free_and_nobody_else_s() {
+    fn a_spare_port_is_free_and_given_out_once() {
         let port = spare_port();
         assert!(port < FIRST && TcpListener::bind(("127.0.0.1", port)).is_ok());
     }

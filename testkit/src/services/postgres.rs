@@ -40,9 +40,9 @@ impl Recipe for Postgres {
         init(&at.data)
     }
 
-    /// PostgreSQL goes by the pid in its lock file, and a zombie or a stranger may have that pid.
-    /// We know better who runs. But the file also guards against backends that outlive their
-    /// postmaster: it goes only when nobody works in the data directory any more.
+    /// PostgreSQL trusts the pid in its lock file, and a zombie or another process may have that pid. We know better
+    /// what runs. But the file also guards against backends that outlive their postmaster: it is removed only when no
+    /// process works in the data directory any more.
     fn clear(&self, at: &Place) -> Result<()> {
         unlock(&at.data)
     }
@@ -83,7 +83,7 @@ pub(super) fn unlock(data: &Path) -> Result<()> {
     Ok(std::fs::remove_file(lock)?)
 }
 
-/// Says to a server what it serves, and how.
+/// Sets what a server serves, and how.
 pub(super) fn serve(command: &mut Command, data: &Path, port: u16) {
     command.arg("-D").arg(data).current_dir(data);
     let settings = [
@@ -125,8 +125,8 @@ pub(super) fn bin(name: &str) -> Result<PathBuf> {
         .ok_or_else(|| Error::new(format!("PostgreSQL's {name} is not installed")))
 }
 
-/// PostgreSQL refuses to run as root. `setpriv` replaces itself by the server, so that the pid we
-/// record is the server's; `runuser` would stay in between and kill it hard when asked to end.
+/// PostgreSQL refuses to run as root. `setpriv` replaces itself by the server, so that the pid we record is the
+/// server's; `runuser` would stay in between and kill it hard when asked to end.
 pub(super) fn as_user(server: &Path) -> Result<Command> {
     if !rustix::process::geteuid().is_root() {
         return Ok(Command::new(server));

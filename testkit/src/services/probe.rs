@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(2);
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
 
-/// Sends `question` and reads until `enough` says so. `None` when that does not come to pass.
+/// Sends `question` and reads until `enough` says so. `None` when that does not happen.
 pub(super) fn ask(port: u16, question: &[u8], enough: impl Fn(&[u8]) -> bool) -> Option<Vec<u8>> {
     let until = Instant::now() + PATIENCE;
     let mut stream = TcpStream::connect_timeout(&SocketAddr::from(([127, 0, 0, 1], port)), PATIENCE).ok()?;

@@ -1,7 +1,7 @@
 //! Server processes: started apart from us, recognised by pid and start time, stopped for good.
 //!
-//! A pid alone names nobody: after a crash or a reboot it may belong to a stranger, and a
-//! stranger must never be signalled. The kernel's start time makes the pair unique for one boot.
+//! A pid alone identifies no process: after a crash or a reboot it may belong to another one, which must never be
+//! signalled. The kernel's start time makes the pair unique for one boot.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -54,8 +54,8 @@ impl Process {
     /// Sends a signal to this very process; to one that is gone, nothing is sent.
     pub(super) fn signal(&self, signal: Signal) -> io::Result<()> {
         let Some(pid) = i32::try_from(self.pid).ok().and_then(Pid::from_raw) else { return Ok(()) };
-        // Opened first, compared second: the descriptor keeps meaning the process it was opened
-        // for, so a pid given away in between cannot lead to a stranger being hit.
+        // Opened first, compared second: the descriptor keeps meaning the process it was opened for, so a pid that is
+        // reused in between cannot lead to another process being hit.
         let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty()) else { return Ok(()) };
         if !self.is_alive() {
             return Ok(());
@@ -87,7 +87,7 @@ impl Process {
         tree
     }
 
-    /// SIGSTOP for the whole tree, the root first so that it starts nobody new meanwhile.
+    /// SIGSTOP for the whole tree, the root first so that it starts no new process meanwhile.
     pub(super) fn pause(&self) -> io::Result<()> {
         self.signal(Signal::STOP)?;
         self.tree().iter().try_for_each(|process| process.signal(Signal::STOP))
@@ -117,7 +117,7 @@ impl Process {
             return Ok(());
         }
         let tree = self.tree();
-        // A paused process would not hear the question.
+        // A paused process would not react.
         self.resume()?;
         self.signal(ask)?;
         if !wait_gone(std::slice::from_ref(self), patience) {
@@ -149,7 +149,7 @@ pub(super) fn wait_until(at_most: Duration, mut condition: impl FnMut() -> bool)
     }
 }
 
-/// Whether somebody accepts connections on this loopback port.
+/// Whether a process accepts connections on this loopback port.
 pub(super) fn is_listening(port: u16) -> bool {
     let addr = SocketAddr::from(([127, 0, 0, 1], port));
     TcpStream::connect_timeout(&addr, Duration::from_secs(1)).is_ok()
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reused_pid_is_nobody_we_know() {
+    fn a_reused_pid_is_not_taken_for_the_old_process() {
         let dir = tempfile::tempdir().unwrap();
         let process = sleeper(dir.path());
         assert!(process.is_alive());

@@ -45,8 +45,8 @@ impl Recipe for Rabbitmq {
         )?;
         let mut server = command(SERVER)?;
         server
-            // Lets the script replace itself by the Erlang machine, so that the pid we record is
-            // the broker's: a script killed hard would leave its broker behind as nobody's child.
+            // Lets the script replace itself by the Erlang machine, so that the pid we record is the broker's: a
+            // script killed hard would leave its broker behind as an orphan.
             .env("RUNNING_UNDER_SYSTEMD", "true")
             .env("HOME", path("home"))
             .env("ERL_EPMD_PORT", at.port(EPMD).to_string())

@@ -32,7 +32,7 @@ pub(super) struct Need {
     pub(super) package: &'static str,
 }
 
-/// One process of a server, and the port on which it is heard of.
+/// One process of a server, and the port it listens on.
 #[derive(Debug)]
 pub(super) struct Task {
     pub(super) role: String,
@@ -68,7 +68,7 @@ pub(super) trait Recipe: Sync {
     }
     /// Fills the empty data directory. A failure throws the directory away.
     fn prepare(&self, at: &Place) -> Result<()>;
-    /// Takes away what a killed server has left behind and would stumble over.
+    /// Removes what a killed server has left behind and would stumble over.
     fn clear(&self, _at: &Place) -> Result<()> {
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! What a consumer tells those who run it.
+//! Health and metrics of a consumer.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::admin::Pages;
 pub(super) struct Admin {
     pub(super) metrics: ConsumerMetrics,
     pub(super) guard: Guard<AnyStore>,
-    /// How long broker and endpoint may be away.
+    /// How long broker and endpoint may be unreachable.
     pub(super) patience: Duration,
     pub(super) stopping: watch::Receiver<bool>,
 }
@@ -26,7 +26,7 @@ impl Pages for Admin {
         self.metrics.trouble(self.patience).map_or(Ok(()), Err)
     }
 
-    /// The store's side first, then the consumer's: one document has one end.
+    /// The store's metrics, then the consumer's. A document has only one `# EOF`.
     fn metrics(&self) -> String {
         let guard = self.guard.metrics().render();
         format!("{}{}", guard.strip_suffix("# EOF\n").unwrap_or(&guard), self.metrics.render())

@@ -1,4 +1,4 @@
-//! What `semel consume` can be told.
+//! The arguments of `semel consume`.
 
 use std::path::PathBuf;
 
@@ -10,34 +10,34 @@ use crate::duration::parse_ms;
 use crate::flags::{AdminFlags, RunFlags};
 use crate::keys::{KeySource, parse_source};
 
-/// Bring messages to a service in any language, over HTTP, each under a key that stays the same
+/// Deliver messages from a broker to a service in any language, over HTTP, each with a stable Idempotency-Key
 ///
-/// Reads from a broker and POSTs each message to --to, in the order of its key. What is answered with 2xx is recorded in
-/// --store, and only then is the broker told: it is not sent again, also after a restart, also when it was published
-/// twice. After a crash or a lost answer a message is sent again with the same Idempotency-Key, so a service that honours
-/// the key has each effect once. SIGTERM and SIGINT end what is under way and give the rest back.
+/// Reads from a broker and POSTs each message to --to, in the order of its key. A 2xx answer is recorded in --store
+/// before the message is acked at the broker: it is not sent again, also after a restart, also if it was published
+/// twice. After a crash or a lost answer a message is sent again with the same Idempotency-Key, so a service that
+/// honours the key has each effect once. SIGTERM and SIGINT drain: requests in flight are finished, the rest goes back
+/// to the broker.
 ///
-/// Where messages come from, with options behind a `?`:
+/// Sources, with options after a `?`:
 ///   kafka://HOST:PORT,HOST:PORT/TOPIC,TOPIC   group (needed), begin (earliest, latest, refuse), session, queue_bytes,
 ///                                             timeout, and librdkafka's own: client.id=…, group.instance.id=…
 ///
-/// What each request has: the payload as its body; Idempotency-Key; semel-id and semel-type (which event, what happened);
-/// semel-source and semel-key (topic, and the key that orders it); semel-attempt; traceparent, content-type and the
-/// message's other headers.
+/// Each request has the payload as its body; Idempotency-Key; semel-id and semel-type (event id and type); semel-source
+/// and semel-key (topic and ordering key); semel-attempt; traceparent, content-type and the message's other headers.
 ///
-/// What answers mean: 2xx done, but for a 202 of semel's own gateway or layer, which is still at it. 400, 410, 413, 415, 422
-/// refused, see --poison. 408, 425, 429, 503, such a 202, a 409 problem that says "in progress", or no connection: tried
-/// again for as long as it takes, the key waits. Anything else, or no answer in time: tried again, and after --tries as
-/// refused, unless eight keys or more fail and none gets through: then the endpoint is away. Retry-After is honoured, up to
-/// 5 minutes.
+/// Answers: 2xx means done, except a 202 from semel's own gateway or layer, which means in progress. 400, 410, 413, 415
+/// and 422 mean refused, see --poison. 408, 425, 429, 503, such a 202, a 409 problem "in progress", and a failed
+/// connection are retried without limit, and the key waits. Anything else, or a timeout, is retried up to --tries and
+/// then counts as refused, unless eight keys or more fail and none succeeds: then the endpoint is taken to be down.
+/// Retry-After is honoured, up to 5 minutes.
 ///
-/// Start as many as you like with one name: the broker shares the work between them.
+/// Run as many instances as you like with one name: the broker shares the work between them.
 #[derive(Args)]
 #[command(
     verbatim_doc_comment,
     mut_arg("admin", |arg| arg.env("SEMEL_CONSUME_ADMIN").hide_env(true)),
     mut_arg("ready_within", |arg| arg.env("SEMEL_CONSUME_READY_WITHIN").hide_env(true)
-        .help("/readyz says no when broker or endpoint have failed for this long")),
+        .help("/readyz fails once the broker or the endpoint has failed for this long")),
     after_help = "\
 Examples:
   semel consume --from 'kafka://kafka:9092/payments?group=mail' --to http://127.0.0.1:3000/paid --store sqlite:mail.db
@@ -52,28 +52,28 @@ pub(crate) struct Consume {
     /// The endpoint: http://… or https://…
     #[arg(long, value_name = "URL", env = "SEMEL_TO", hide_env_values = true)]
     pub(crate) to: String,
-    /// The consumer's name, under which it remembers what was answered [default: the group]
+    /// The consumer's name, under which answered messages are recorded [default: the group]
     #[arg(long, value_name = "NAME", env = "SEMEL_CONSUME_NAME", hide_env = true)]
     pub(crate) name: Option<String>,
     /// What protects the endpoint's effect
     #[arg(long, value_enum, default_value_t = Effect::Keyed, env = "SEMEL_CONSUME_EFFECT", hide_env = true)]
     pub(crate) effect: Effect,
-    /// Where a message's id is: event (semel-id, ce_id …), place, header:NAME or pointer:/PATH
+    /// Where a message's id is read from: event (semel-id, ce_id …), place (its offset), header:NAME or pointer:/PATH
     #[arg(long, value_name = "WHERE", default_value = "event", value_parser = parse_identify,
           env = "SEMEL_CONSUME_IDENTIFY", hide_env = true)]
     pub(crate) identify: Identify,
-    /// Say what this configuration promises and whether it can be kept, and send nothing; exit code 2 if it cannot
+    /// Print the guarantee of this configuration, check whether it can be kept, and exit; exit code 2 if it cannot
     #[arg(long)]
     pub(crate) check: bool,
     #[command(flatten)]
     pub(crate) admin: AdminFlags,
     #[command(flatten)]
     pub(crate) bounds: Bounds,
-    /// Properties of librdkafka's, NAME=VALUE a line, such as sasl.password: file:PATH or env:NAME
+    /// librdkafka properties, one NAME=VALUE per line, such as sasl.password: file:PATH or env:NAME
     #[arg(long, value_name = "SOURCE", value_parser = parse_source, env = "SEMEL_CONSUME_KAFKA_CONFIG",
           hide_env = true)]
     pub(crate) kafka_config: Option<KeySource>,
-    /// Believe the authorities in this PEM file instead of the system's, for https://
+    /// For https://, trust the CA certificates in this PEM file instead of the system's
     #[arg(long, value_name = "FILE", env = "SEMEL_CONSUME_TRUST", hide_env = true)]
     pub(crate) trust: Option<PathBuf>,
     #[command(flatten)]
@@ -83,9 +83,9 @@ pub(crate) struct Consume {
 /// What protects the endpoint's effect.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub(crate) enum Effect {
-    /// It honours the Idempotency-Key: what is in doubt is sent again
+    /// The endpoint honours the Idempotency-Key: messages in doubt are sent again
     Keyed,
-    /// Nothing: what is in doubt is not sent again by itself, a person finds out (semel ls --state uncertain)
+    /// Nothing: messages in doubt are not sent again, a person has to decide (semel ls --state uncertain)
     Opaque,
 }
 
@@ -98,12 +98,12 @@ impl From<Effect> for Protects {
     }
 }
 
-/// What becomes of a message that cannot be delivered.
+/// What happens to a poison message, one that cannot be delivered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub(crate) enum Poison {
-    /// Its key waits, and it is tried again now and then: order is kept
+    /// Its key waits while it is retried now and then: order is kept
     Stop,
-    /// It is put aside in the store, and its key goes on: semel inbox lists it, retries it or drops it
+    /// It becomes a dead letter in the store and its key continues: semel inbox lists, retries or drops it
     Park,
 }
 
@@ -111,34 +111,34 @@ pub(crate) enum Poison {
 #[derive(Args)]
 #[command(next_help_heading = "Bounds")]
 pub(crate) struct Bounds {
-    /// Requests under way at once; never two of one key
+    /// Most requests in flight at once; never two of one key
     #[arg(long, value_name = "N", default_value_t = 16, env = "SEMEL_CONSUME_CONCURRENCY", hide_env = true,
           value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(crate) concurrency: u16,
-    /// How long the endpoint may take to answer
+    /// Timeout for the endpoint's answer
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = parse_ms, env = "SEMEL_CONSUME_TIMEOUT",
           hide_env = true)]
     pub(crate) timeout: u64,
-    /// How often a message may fail before it is given up. Not counted while eight keys or more fail and none gets through
+    /// Max attempts before a message counts as refused; not counted while eight keys or more fail and none succeeds
     #[arg(long, value_name = "N", default_value_t = 16, env = "SEMEL_CONSUME_TRIES", hide_env = true,
           value_parser = clap::value_parser!(u32).range(1..=1_000))]
     pub(crate) tries: u32,
-    /// The longest pause between two tries
+    /// The longest backoff between two attempts
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = parse_ms, env = "SEMEL_CONSUME_PAUSE_MAX",
           hide_env = true)]
     pub(crate) pause_max: u64,
-    /// What becomes of a message that was refused or given up [default: park in a SQL store, else stop]
+    /// What happens to a poison message, one that was refused [default: park in a SQL store, else stop]
     #[arg(long, value_enum, env = "SEMEL_CONSUME_POISON", hide_env = true)]
     pub(crate) poison: Option<Poison>,
-    /// How long after a crash others take over what was under way
+    /// The lease: how long after a crash others take over the requests that were in flight
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = parse_ms, env = "SEMEL_CONSUME_LEASE",
           hide_env = true)]
     pub(crate) lease: u64,
-    /// How long it is remembered what was answered; longer than the broker keeps messages
+    /// The dedup window: how long answered messages are recorded; must be longer than the broker keeps messages
     #[arg(long, value_name = "DURATION", default_value = "14d", value_parser = parse_ms, env = "SEMEL_CONSUME_WINDOW",
           hide_env = true)]
     pub(crate) window: u64,
-    /// How long requests under way may take to end when it is stopped
+    /// The drain timeout: how long requests in flight may take to finish at shutdown
     #[arg(long, value_name = "DURATION", default_value = "20s", value_parser = parse_ms, env = "SEMEL_CONSUME_DRAIN",
           hide_env = true)]
     pub(crate) drain: u64,
@@ -150,7 +150,9 @@ fn parse_identify(text: &str) -> Result<Identify, String> {
         None if text == "place" => Ok(Identify::ByPlace),
         Some(("header", name)) if !name.is_empty() => Ok(Identify::ByHeader(name.to_owned())),
         Some(("pointer", pointer)) if pointer.starts_with('/') => Ok(Identify::ByPointer(pointer.to_owned())),
-        _ => Err(format!("{text:?} is no place of an id; use event, place, header:NAME or pointer:/PATH")),
+        _ => {
+            Err(format!("{text:?} is not where an id can be; use event, place, header:NAME or pointer:/PATH"))
+        }
     }
 }
 

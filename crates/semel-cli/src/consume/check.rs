@@ -1,4 +1,4 @@
-//! `semel consume --check`: what is promised, and whether this configuration can keep it.
+//! `semel consume --check`: the guarantee, and whether this configuration can keep it.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -27,24 +27,24 @@ struct Report {
     name: String,
     delivery: &'static str,
     guarantee: &'static str,
-    /// It can be kept.
+    /// The guarantee can be kept.
     holds: bool,
     checks: Vec<Check>,
-    /// What was asked for and is worth knowing.
+    /// Consequences of the chosen options.
     notes: Vec<String>,
 }
 
-/// What is promised.
+/// The guarantee, in one sentence.
 pub(super) fn guarantee(effect: Effect) -> &'static str {
     match effect {
         Effect::Keyed => {
-            "HTTP: every message at least once, in the order of its key. What is answered with 2xx is recorded before the \
-             broker is told, and is not sent again; after a crash or a lost answer a message is sent again with the same \
-             Idempotency-Key: once, where that is honoured."
+            "HTTP: every message at least once, in the order of its key. A 2xx answer is recorded before the message \
+             is acked, and the message is not sent again; after a crash or a lost answer it is sent again with the \
+             same Idempotency-Key: one effect, if the endpoint honours that."
         }
         Effect::Opaque => {
-            "HTTP: every message in the order of its key, and none again of which it is not known that it did not happen: after \
-             a crash or a lost answer it is in doubt, and a person decides."
+            "HTTP: every message in the order of its key, and none is sent again unless it is known that it did not \
+             happen: after a crash or a lost answer it is in doubt, and a person decides."
         }
     }
 }
@@ -84,31 +84,32 @@ pub(super) async fn run(
     conclude(&report.checks)
 }
 
-/// Whether it remembers.
+/// Whether the store is durable.
 async fn store(url: &str) -> Check {
     match semel::store::open(url).await {
         Ok(store) if store.capabilities().durable => Check::fine("store"),
-        Ok(_) => Check::broken("store", forgetful(url)),
+        Ok(_) => Check::broken("store", not_durable(url)),
         Err(error) if error.kind() == ErrorKind::Misconfigured => Check::broken("store", error.to_string()),
         Err(error) => Check::unknown("store", error.to_string()),
     }
 }
 
-pub(super) fn forgetful(url: &str) -> String {
+pub(super) fn not_durable(url: &str) -> String {
     format!(
-        "{} does not keep what it is told over a crash: what was answered would be sent again; use sqlite:PATH, \
-         postgres://… or a Redis that writes to disk",
+        "{} loses its records in a crash, and answered messages would be sent again; use sqlite:PATH, postgres://… or \
+         a Redis that writes to disk",
         without_password(url)
     )
 }
 
-/// Whether it is there, and forgets before we do.
+/// Whether the broker is reachable, and keeps messages for less than the dedup window.
 async fn source(mut from: From, window_ms: u64) -> Check {
-    // It has joined no group, so there is none to leave.
+    // It has not joined the group, so it need not leave it.
     match from.source.retention().await {
         None => Check::unknown(
             "source",
-            "the broker did not say how long it keeps messages: is it there, and are the topics?".to_owned(),
+            "the broker did not say how long it keeps messages; check that it is reachable and the topics exist"
+                .to_owned(),
         ),
         Some(kept) => match too_long(kept, window_ms) {
             Some(why) => Check::broken("window", why),
@@ -117,7 +118,7 @@ async fn source(mut from: From, window_ms: u64) -> Check {
     }
 }
 
-/// Why a window is too short for a broker that keeps messages for so long.
+/// Why the dedup window is too short for a broker that keeps messages this long.
 pub(super) fn too_long(kept: Duration, window_ms: u64) -> Option<String> {
     if kept <= Duration::from_millis(window_ms) {
         return None;
@@ -127,21 +128,23 @@ pub(super) fn too_long(kept: Duration, window_ms: u64) -> Option<String> {
         _ => "ever".to_owned(),
     };
     Some(format!(
-        "the broker keeps messages for {kept}, and what was answered is forgotten after {}: a message that comes again \
-         later would be sent again; make --window longer, or have the broker keep them for less",
+        "the broker keeps messages for {kept}, but answered messages are recorded for only {}: one that is delivered \
+         again later would be sent again; make --window longer, or shorten the broker's retention",
         shown(window_ms)
     ))
 }
 
 fn notes(args: &Consume, poison: Poison) -> Vec<String> {
     let mut notes = vec![match poison {
-        Poison::Park => "a message that cannot be delivered is put aside (semel inbox), and later ones of its key overtake it",
-        Poison::Stop => "a message that cannot be delivered holds its key until somebody mends it",
+        Poison::Park => {
+            "a message that cannot be delivered becomes a dead letter (semel inbox); later ones of its key overtake it"
+        }
+        Poison::Stop => "a message that cannot be delivered stops its key until the cause is fixed",
     }
     .to_owned()];
     if matches!(args.identify, semel::source::Identify::ByPlace) {
         notes.push(
-            "--identify place: what was published twice, or moved to another topic, is taken for two messages"
+            "--identify place: a message published twice, or moved to another topic, counts as two messages"
                 .to_owned(),
         );
     }

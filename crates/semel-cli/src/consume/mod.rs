@@ -2,11 +2,11 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | `args` | what it can be told |
+//! | `args` | arguments and help |
 //! | `from` | the source a URL names |
-//! | `poison` | where messages go that cannot be delivered |
-//! | `check` | what is promised, and whether it can be kept |
-//! | `admin` | what those who run it are told |
+//! | `poison` | where poison messages go: nowhere, or to the dead letters |
+//! | `check` | `--check`: the guarantee, and whether it can be kept |
+//! | `admin` | health and metrics |
 
 mod admin;
 mod args;
@@ -29,23 +29,23 @@ use tokio::sync::watch;
 
 pub(crate) use self::args::Consume;
 use self::from::From;
-use self::poison::Graves;
+use self::poison::DeadLetterPolicy;
 use crate::args::Cli;
 use crate::failure::Failed;
 use crate::stop::on_signal;
 use crate::url::without_password;
-use crate::{dressed, log, stdout, store_url};
+use crate::{log, stdout, store_url, with_keys_and_cache};
 
-/// The first pause after a failure.
+/// The first backoff after a failure.
 const PAUSE_FIRST: Duration = Duration::from_millis(100);
-/// Messages held for each request that may be under way: so many may wait behind a key that waits.
-const HELD_EACH: usize = 32;
-/// What a call takes beside the endpoint: the store, asked twice.
+/// Prefetch per request that may be in flight: this many messages may wait behind a key that waits.
+const PREFETCH_EACH: usize = 32;
+/// Time a call takes beside the endpoint, for two store operations.
 const STORE_TIME: Duration = Duration::from_secs(30);
-/// How long the broker is asked for what only matters for a warning.
-const ASKING: Duration = Duration::from_secs(5);
+/// Timeout for asking the broker's retention, which only matters for a warning.
+const RETENTION_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Brings messages until it is told to stop.
+/// Consumes until it is stopped.
 pub(crate) async fn run(cli: &Cli, args: &Consume) -> Result<(), Failed> {
     args.admin.check()?;
     let from = from::open(args)?;
@@ -56,17 +56,17 @@ pub(crate) async fn run(cli: &Cli, args: &Consume) -> Result<(), Failed> {
     }
     log::to_stderr(args.run.log);
     let url = store_url(cli);
-    let store = dressed(cli, store::open(url).await?).await?;
+    let store = with_keys_and_cache(cli, store::open(url).await?).await?;
     if !store.capabilities().durable {
-        tracing::warn!(about = "store", says = check::forgetful(url), "this is not as it should be");
+        tracing::warn!(about = "store", says = check::not_durable(url), "the configuration has a problem");
     }
-    let graves = Graves::open(poison, url).await?;
+    let dead_letters = DeadLetterPolicy::open(poison, url).await?;
     let guard = Guard::new(store);
     let name = args.name.clone().unwrap_or_else(|| from.group.clone());
-    let marks = Dedup::new(&guard, &name)
-        .and_then(|marks| marks.lease(Duration::from_millis(args.bounds.lease)))
-        .and_then(|marks| marks.window(Duration::from_millis(args.bounds.window)));
-    let handler = marks.and_then(|marks| marks.state_machine(args.effect.into(), to));
+    let dedup = Dedup::new(&guard, &name)
+        .and_then(|dedup| dedup.lease(Duration::from_millis(args.bounds.lease)))
+        .and_then(|dedup| dedup.window(Duration::from_millis(args.bounds.window)));
+    let handler = dedup.and_then(|dedup| dedup.claim_finish(args.effect.into(), to));
     let handler = handler.map_err(|error| Failed::usage(error.to_string()))?;
     tokio::spawn(Sweeper::new(&guard).run());
     let listener = args.admin.listener().await?;
@@ -89,31 +89,31 @@ pub(crate) async fn run(cli: &Cli, args: &Consume) -> Result<(), Failed> {
     }
     tracing::info!(from = %source, to = %into, name, guarantee = check::guarantee(args.effect), "started");
     let source = watched(from, args.bounds.window).await;
-    let graves = graves.tidied(&name, Duration::from_millis(args.bounds.window));
+    let dead_letters = dead_letters.pruned(&name, Duration::from_millis(args.bounds.window));
     let consumer =
-        Consumer::new(&name, source, handler, options(args)).dead_letters(graves).observed_by(&metrics);
+        Consumer::new(&name, source, handler, options(args)).dead_letters(dead_letters).observed_by(&metrics);
     let stop = consumer.stop_handle();
     let ended = on_signal(Box::pin(consumer.run()), args.run.until_stdin_ends, || {
-        tracing::info!(limit_ms = args.bounds.drain, "stopping: requests under way are finished");
+        tracing::info!(limit_ms = args.bounds.drain, "stopping; finishing the requests in flight");
         let _ = stopping.send(true);
         stop.stop();
     })
     .await?;
-    // A request that outlived its message's patience is still to be recorded.
+    // A request that outlived its message's timeout still has to be recorded.
     let left = guard.drain(Duration::from_millis(args.bounds.drain)).await;
     if !left.is_clean() {
         tracing::warn!(
             calls = left.calls,
             unrecorded = left.unrecorded,
-            "not everything that was sent is recorded"
+            "some requests that were sent are not recorded; they may be sent again"
         );
     }
     let ended = ended.map_err(|error| Failed::not_done(error.to_string()))?;
     tracing::info!(
         handled = ended.handled,
         failed = ended.failed,
-        buried = ended.buried,
-        "stopped; what was not answered is still at the broker"
+        dead_letters = ended.dead_letters,
+        "stopped; unanswered messages are still at the broker"
     );
     Ok(())
 }
@@ -136,7 +136,7 @@ fn options(args: &Consume) -> ConsumerOptions {
     ConsumerOptions::default()
         .identify(args.identify.clone())
         .concurrency(concurrency)
-        .held_max(concurrency * HELD_EACH)
+        .held_max(concurrency * PREFETCH_EACH)
         .tries_max(bounds.tries)
         .window(Duration::from_millis(bounds.window))
         .pause(PAUSE_FIRST, Duration::from_millis(bounds.pause_max))
@@ -144,11 +144,11 @@ fn options(args: &Consume) -> ConsumerOptions {
         .drain_timeout(Duration::from_millis(bounds.drain))
 }
 
-/// The source, of which is told when it keeps messages for longer than we remember them.
+/// The source, after a warning if it keeps messages for longer than the dedup window.
 async fn watched(mut from: From, window_ms: u64) -> from::AnySource {
-    let kept = tokio::time::timeout(ASKING, from.source.retention()).await;
+    let kept = tokio::time::timeout(RETENTION_TIMEOUT, from.source.retention()).await;
     if let Some(says) = kept.ok().flatten().and_then(|kept| check::too_long(kept, window_ms)) {
-        tracing::warn!(about = "window", says, "this is not as it should be");
+        tracing::warn!(about = "window", says, "the configuration has a problem");
     }
     from.source
 }

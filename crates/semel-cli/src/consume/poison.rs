@@ -1,36 +1,36 @@
-//! Where messages go that cannot be delivered.
+//! Where poison messages go, those that cannot be delivered.
 
 use std::time::Duration;
 
-use semel::inbox::consumer::{DeadLetter, DeadLetters, Due, HandlerError as NotKept, NoDeadLetters};
+use semel::inbox::consumer::{DeadLetter, DeadLetters, Due, HandlerError, NoDeadLetters};
 use semel::inbox::dead_letter::DeadLetterStore;
 use semel::inbox::{dialect, migrate};
 
 use super::args::Poison;
 use crate::failure::Failed;
 
-/// How often what was dropped long ago is forgotten.
+/// How often old dropped dead letters are deleted.
 const PRUNE_EVERY: Duration = Duration::from_secs(600);
 
-/// Nowhere, so that its key waits; or beside the marks, where `semel inbox` finds them.
-pub(super) enum Graves {
+/// No dead letters, so that the key of a poison message waits; or the store's tables, where `semel inbox` finds them.
+pub(super) enum DeadLetterPolicy {
     Stop,
     Park(DeadLetterStore),
 }
 
-/// What was asked for; else parked where the store has tables.
+/// The policy that was asked for; by default `Park` if the store has SQL tables.
 pub(super) fn choice(asked: Option<Poison>, store_url: &str) -> Result<Poison, Failed> {
     match (asked, dialect(store_url)) {
         (Some(Poison::Stop), _) | (None, Err(_)) => Ok(Poison::Stop),
         (_, Ok(_)) => Ok(Poison::Park),
         (Some(Poison::Park), Err(_)) => Err(Failed::usage(
-            "--poison park keeps messages in tables of the store, and this store has none; use sqlite:PATH, postgres://… \
-             or mysql://…, or say --poison stop",
+            "--poison park keeps messages in SQL tables, and this store has none; use sqlite:PATH, postgres://… or \
+             mysql://…, or --poison stop",
         )),
     }
 }
 
-impl Graves {
+impl DeadLetterPolicy {
     pub(super) async fn open(choice: Poison, store_url: &str) -> Result<Self, Failed> {
         match choice {
             Poison::Stop => Ok(Self::Stop),
@@ -41,15 +41,15 @@ impl Graves {
         }
     }
 
-    /// Forgets what was dropped longer ago than the window, for as long as the process lives.
-    pub(super) fn tidied(self, consumer: &str, window: Duration) -> Self {
+    /// Starts a task that deletes dead letters dropped longer ago than the window (retention).
+    pub(super) fn pruned(self, consumer: &str, window: Duration) -> Self {
         if let Self::Park(tables) = &self {
             let (tables, consumer) = (tables.clone(), consumer.to_owned());
             tokio::spawn(async move {
                 loop {
                     tokio::time::sleep(PRUNE_EVERY).await;
                     if let Err(error) = tables.forget_dropped(&consumer, window).await {
-                        tracing::warn!(%error, "old letters were not forgotten; trying again later");
+                        tracing::warn!(%error, "could not delete old dropped dead letters; will retry later");
                     }
                 }
             });
@@ -58,29 +58,29 @@ impl Graves {
     }
 }
 
-impl DeadLetters for Graves {
-    async fn dead_letter(&self, consumer: &str, message: &DeadLetter<'_>) -> Result<(), NotKept> {
+impl DeadLetters for DeadLetterPolicy {
+    async fn dead_letter(&self, consumer: &str, message: &DeadLetter<'_>) -> Result<(), HandlerError> {
         match self {
             Self::Stop => NoDeadLetters.dead_letter(consumer, message).await,
             Self::Park(tables) => tables.dead_letter(consumer, message).await,
         }
     }
 
-    async fn due(&self, consumer: &str, most: usize, lease: Duration) -> Result<Vec<Due>, NotKept> {
+    async fn due(&self, consumer: &str, most: usize, lease: Duration) -> Result<Vec<Due>, HandlerError> {
         match self {
             Self::Stop => NoDeadLetters.due(consumer, most, lease).await,
             Self::Park(tables) => tables.due(consumer, most, lease).await,
         }
     }
 
-    async fn handled(&self, letter: i64) -> Result<(), NotKept> {
+    async fn handled(&self, letter: i64) -> Result<(), HandlerError> {
         match self {
             Self::Stop => NoDeadLetters.handled(letter).await,
             Self::Park(tables) => tables.handled(letter).await,
         }
     }
 
-    async fn failed(&self, letter: i64, error: &str, tries: u32) -> Result<(), NotKept> {
+    async fn failed(&self, letter: i64, error: &str, tries: u32) -> Result<(), HandlerError> {
         match self {
             Self::Stop => NoDeadLetters.failed(letter, error, tries).await,
             Self::Park(tables) => tables.failed(letter, error, tries).await,

@@ -1,4 +1,4 @@
-//! The reference service on a PostgreSQL of the user's: where it is, what serves it, and what its tables say.
+//! The reference service on the user's PostgreSQL: its schemas, its process, and the audit of its tables.
 
 use std::collections::HashMap;
 use std::io;
@@ -14,19 +14,19 @@ use payments::schema::Schema;
 use tokio::net::TcpListener;
 use tower_service::Service;
 
-use super::faults::{Ending, Mischief};
+use super::faults::{Ending, Fault};
 use super::ledger::{Charge, Counted};
 use crate::args::DemoService;
 use crate::failure::Failed;
 use crate::gateway::stdin_ended;
 
-/// Keys whose calls are counted.
+/// Most keys whose calls are counted.
 const KEYS_MAX: usize = 4_000_000;
 
-/// What the names of all schemas of demos begin with.
+/// The prefix of all schemas of demos.
 const PREFIX: &str = "semel_demo_";
 
-/// Two schemas on the server: what the gateway remembers, and the service's books with what it remembers.
+/// Two schemas on the server: the gateway's store, and the service's books with its own store.
 pub(super) struct Books {
     gateway: Schema,
     service: Schema,
@@ -36,16 +36,16 @@ impl Books {
     pub(super) async fn make(server: &str) -> Result<Self, Failed> {
         if !(server.starts_with("postgres://") || server.starts_with("postgresql://")) {
             return Err(Failed::usage(
-                "the demo's --store is a PostgreSQL, postgres://…; without --store it makes a SQLite file",
+                "the demo's --store must be PostgreSQL, postgres://…; without --store it uses a SQLite file",
             ));
         }
-        // What a killed demo could not take away itself.
+        // Schemas that a killed demo could not remove itself.
         match Schema::remove_abandoned(server, PREFIX).await {
             Ok(removed) => {
                 removed.iter().for_each(|name| eprintln!("removed: schema {name} of a killed demo"))
             }
             Err(error) => {
-                eprintln!("schemas of killed demos, if there are any, could not be removed: {error}")
+                eprintln!("could not remove schemas of killed demos, if there are any: {error}")
             }
         }
         let name = |what: &str| format!("{PREFIX}{:08x}_{what}", fastrand::u32(..));
@@ -80,12 +80,14 @@ impl Books {
         Ok((charges.collect(), wrong))
     }
 
-    /// Removes both, unless they are to be kept.
+    /// Removes both, unless `keep` is set.
     pub(super) async fn end(self, keep: bool) {
         for schema in [self.gateway, self.service] {
             let name = schema.name().to_owned();
             if keep {
-                eprintln!("kept: schema {name}; look with `semel ls --store 'postgres://…?schema={name}'`");
+                eprintln!(
+                    "kept: schema {name}; inspect it with `semel ls --store 'postgres://…?schema={name}'`"
+                );
             }
             let ended = if keep { schema.keep().await } else { schema.remove().await };
             if let Err(error) = ended {
@@ -97,17 +99,17 @@ impl Books {
 }
 
 fn unmade(error: payments::Failed) -> Failed {
-    Failed::not_done(format!("the demo cannot make its schemas: {error}"))
+    Failed::not_done(format!("the demo could not create its schemas: {error}"))
 }
 
-/// The service as a process of its own, with bad days: the same as the sample service has, around the whole of it.
+/// The service as a process of its own, with the same faults as the sample service, injected around all of it.
 pub(crate) async fn serve(
     args: &DemoService,
     store: Option<&str>,
     cache: Option<&str>,
 ) -> Result<(), Failed> {
     let failed = |error: payments::Failed| Failed::not_done(error.to_string());
-    let store = store.ok_or_else(|| Failed::usage("say where the books are: --store postgres://…"))?;
+    let store = store.ok_or_else(|| Failed::usage("the store is not set; give --store postgres://…"))?;
     let app = place::open(store, cache, None).await.map_err(failed)?;
     let listener = TcpListener::bind(args.listen).await?;
     println!("listening on {}", listener.local_addr()?);
@@ -122,15 +124,15 @@ pub(crate) async fn serve(
         let _ = stream.set_nodelay(true);
         let (app, calls) = (app.clone(), Arc::clone(&calls));
         let serve = service_fn(move |request: http::Request<hyper::body::Incoming>| {
-            let (mut app, mischief) = (app.clone(), mischief(seed, &calls, &request));
+            let (mut app, fault) = (app.clone(), fault(seed, &calls, &request));
             async move {
-                tokio::time::sleep(mischief.there).await;
+                tokio::time::sleep(fault.before).await;
                 let mut response = http::Response::default();
-                if mischief.ending != Ending::FailsBefore {
+                if fault.ending != Ending::FailsBefore {
                     response = app.call(request).await.map_err(io::Error::other)?;
-                    tokio::time::sleep(mischief.back).await;
+                    tokio::time::sleep(fault.after).await;
                 }
-                match mischief.ending {
+                match fault.ending {
                     Ending::Answered => Ok(response),
                     // Without an answer the connection is closed.
                     Ending::AnswerLost => Err(io::Error::from(io::ErrorKind::ConnectionReset)),
@@ -142,19 +144,19 @@ pub(crate) async fn serve(
                 }
             }
         });
-        // It ends with an error whenever an answer is lost on purpose.
+        // Ends with an error whenever an answer is dropped on purpose.
         tokio::spawn(http1::Builder::new().serve_connection(TokioIo::new(stream), serve));
     }
 }
 
-fn mischief<B>(seed: u64, calls: &Mutex<HashMap<String, u32>>, request: &http::Request<B>) -> Mischief {
+fn fault<B>(seed: u64, calls: &Mutex<HashMap<String, u32>>, request: &http::Request<B>) -> Fault {
     let key = request.headers().get("idempotency-key").and_then(|key| key.to_str().ok());
-    let Some(key) = key.filter(|_| request.method() == http::Method::POST) else { return Mischief::NONE };
+    let Some(key) = key.filter(|_| request.method() == http::Method::POST) else { return Fault::NONE };
     let mut calls = calls.lock().unwrap_or_else(PoisonError::into_inner);
     if calls.len() >= KEYS_MAX {
-        return Mischief::NONE;
+        return Fault::NONE;
     }
     let call = calls.entry(key.to_owned()).or_default();
     *call = call.saturating_add(1);
-    Mischief::of(seed, key, *call)
+    Fault::of(seed, key, *call)
 }

@@ -1,4 +1,4 @@
-//! A client as clients are: impatient, persistent, and at times careless with its keys.
+//! A realistic client: impatient, persistent, and sometimes careless with its keys.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -9,37 +9,37 @@ use semel::http::{Code, headers};
 use tokio::task::JoinSet;
 
 use super::ledger::Charge;
-use super::line::{Answer, Line};
+use super::line::{Answer, Connection};
 use super::plan::{IntentNo, Luck, Send};
 
-/// Tries of one send, and the longest pause between two: together far beyond a lease and a restart.
+/// Max attempts of one send, and its backoff: together far longer than a lease and a restart.
 const TRIES_MAX: u32 = 60;
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_millis(300);
-/// How long a client waits for an answer at first; twice as long each time after that.
+/// Timeout for the first answer; it doubles with each attempt.
 const PATIENCE: Duration = Duration::from_millis(300);
 const PATIENCE_MAX: Duration = Duration::from_secs(5);
-/// How long it comes back to ask about what is uncertain, before it leaves that to a person.
+/// How long it retries an uncertain intent before it leaves that to a person.
 const DOUBT_MAX: Duration = Duration::from_secs(3);
 
-/// What a send came to.
+/// How a send ended.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Ending {
     /// The payment was made for this send, as far as its client can tell.
     Paid,
-    /// The answer of an earlier one.
+    /// With the answer of an earlier send.
     Replayed,
-    /// Nobody knows; the client is told so, and stops.
+    /// The outcome is uncertain; the client gives up.
     Held,
-    /// Something that must not happen here.
+    /// In a way that must not happen.
     Wrong(String),
 }
 
-/// A send's way there.
+/// The result of a send.
 #[derive(Clone, Debug)]
-pub(super) struct Told {
+pub(super) struct SendResult {
     pub(super) ending: Ending,
-    /// Requests that left for the service.
+    /// Requests sent.
     pub(super) attempts: u64,
     /// No answer: the client hung up, or the connection broke.
     pub(super) unanswered: u64,
@@ -47,7 +47,7 @@ pub(super) struct Told {
     pub(super) in_flight: u64,
     pub(super) uncertain: u64,
     pub(super) conflicts: u64,
-    /// The payment it was given in the end.
+    /// The payment in the final answer.
     pub(super) payment: Option<String>,
 }
 
@@ -60,23 +60,23 @@ enum Means {
     Wrong(String),
 }
 
-/// Sends payments somewhere. Cheap to clone.
+/// Sends payments to a server. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct Client {
     pub(super) to: SocketAddr,
     pub(super) path: &'static str,
     pub(super) seed: u64,
-    /// A key stands for one request there.
+    /// The server accepts a key for one request only.
     pub(super) guarded: bool,
-    /// Where some sends go as well: the planted bug.
+    /// Some sends also go here: the planted bug.
     pub(super) beside: Option<SocketAddr>,
 }
 
 impl Client {
     /// Sends until there is an answer.
-    pub(super) async fn send(&self, send: Send) -> Told {
+    pub(super) async fn send(&self, send: Send) -> SendResult {
         let luck = Luck::of(self.seed, send);
-        let mut told = Told {
+        let mut result = SendResult {
             ending: Ending::Wrong(format!("{} had no answer after {TRIES_MAX} tries", send.intent)),
             attempts: 0,
             unanswered: 0,
@@ -87,42 +87,49 @@ impl Client {
             payment: None,
         };
         if let Some(beside) = self.beside.filter(|_| send.number.is_multiple_of(50)) {
-            let _ = Line::new(beside, self.path).pay(&send.intent.to_string(), send.intent.amount()).await;
+            let _ =
+                Connection::new(beside, self.path).pay(&send.intent.to_string(), send.intent.amount()).await;
         }
-        let mut line = Line::new(self.to, self.path);
-        if let Some(ending) = self.pay(&mut line, send.intent, &luck, &mut told).await {
-            told.ending = ending;
+        let mut connection = Connection::new(self.to, self.path);
+        if let Some(ending) = self.pay(&mut connection, send.intent, &luck, &mut result).await {
+            result.ending = ending;
         }
-        if luck.reuses && matches!(told.ending, Ending::Paid | Ending::Replayed) {
-            let ending = self.reuse(&mut line, send.intent, &mut told).await;
-            told.ending = ending.unwrap_or(told.ending);
+        if luck.reuses && matches!(result.ending, Ending::Paid | Ending::Replayed) {
+            let ending = self.reuse(&mut connection, send.intent, &mut result).await;
+            result.ending = ending.unwrap_or(result.ending);
         }
-        told
+        result
     }
 
-    async fn pay(&self, line: &mut Line, intent: IntentNo, luck: &Luck, told: &mut Told) -> Option<Ending> {
+    async fn pay(
+        &self,
+        connection: &mut Connection,
+        intent: IntentNo,
+        luck: &Luck,
+        result: &mut SendResult,
+    ) -> Option<Ending> {
         let mut doubt: Option<Instant> = None;
         let (mut pause, mut patience) = (PAUSE_MIN, PATIENCE);
         for attempt in 0..TRIES_MAX {
             let waits = luck.hangs_up.filter(|_| attempt == 0).unwrap_or(patience);
-            match ask(line, intent, intent.amount(), waits, told).await {
+            match ask(connection, intent, intent.amount(), waits, result).await {
                 None => patience = (patience * 2).min(PATIENCE_MAX),
                 Some(Means::Paid { replayed, charge }) => {
                     if charge.key != intent.to_string() || charge.amount != intent.amount() {
                         return Some(Ending::Wrong(format!("{intent} was answered with {charge:?}")));
                     }
-                    told.payment = Some(charge.id);
+                    result.payment = Some(charge.id);
                     return Some(if replayed { Ending::Replayed } else { Ending::Paid });
                 }
                 Some(Means::Uncertain) => {
-                    told.uncertain += 1;
+                    result.uncertain += 1;
                     if doubt.get_or_insert_with(Instant::now).elapsed() > DOUBT_MAX {
                         return Some(Ending::Held);
                     }
                     pause = PAUSE_MAX;
                 }
-                Some(Means::InFlight) => told.in_flight += 1,
-                Some(Means::Failed) => told.failed += 1,
+                Some(Means::InFlight) => result.in_flight += 1,
+                Some(Means::Failed) => result.failed += 1,
                 Some(Means::Conflict) => {
                     return Some(Ending::Wrong(format!("{intent} was taken for another request")));
                 }
@@ -133,14 +140,19 @@ impl Client {
         None
     }
 
-    /// The same key for another amount: a bug of the client's.
-    async fn reuse(&self, line: &mut Line, intent: IntentNo, told: &mut Told) -> Option<Ending> {
+    /// The same key for another amount: a bug in the client.
+    async fn reuse(
+        &self,
+        connection: &mut Connection,
+        intent: IntentNo,
+        result: &mut SendResult,
+    ) -> Option<Ending> {
         let (mut pause, mut patience) = (PAUSE_MIN, PATIENCE);
         for _ in 0..TRIES_MAX {
-            match ask(line, intent, intent.amount() + 1_000_000, patience, told).await {
+            match ask(connection, intent, intent.amount() + 1_000_000, patience, result).await {
                 None => patience = (patience * 2).min(PATIENCE_MAX),
                 Some(Means::Conflict) => {
-                    told.conflicts += 1;
+                    result.conflicts += 1;
                     return None;
                 }
                 Some(Means::Paid { .. }) if self.guarded => {
@@ -148,7 +160,7 @@ impl Client {
                 }
                 Some(Means::Paid { .. }) => return None,
                 Some(Means::Wrong(why)) => return Some(Ending::Wrong(why)),
-                Some(Means::Failed) => told.failed += 1,
+                Some(Means::Failed) => result.failed += 1,
                 Some(Means::InFlight | Means::Uncertain) => {}
             }
             rest(&mut pause).await;
@@ -157,19 +169,19 @@ impl Client {
     }
 }
 
-/// One try; nothing when there was no answer.
+/// One attempt; `None` without an answer.
 async fn ask(
-    line: &mut Line,
+    connection: &mut Connection,
     intent: IntentNo,
     amount: u64,
     patience: Duration,
-    told: &mut Told,
+    result: &mut SendResult,
 ) -> Option<Means> {
-    told.attempts += 1;
-    match tokio::time::timeout(patience, line.pay(&intent.to_string(), amount)).await {
+    result.attempts += 1;
+    match tokio::time::timeout(patience, connection.pay(&intent.to_string(), amount)).await {
         Ok(Ok(answer)) => Some(means(&answer)),
         Ok(Err(_)) | Err(_) => {
-            told.unanswered += 1;
+            result.unanswered += 1;
             None
         }
     }
@@ -187,7 +199,7 @@ fn means(answer: &Answer) -> Means {
             Ok(charge) => {
                 Means::Paid { replayed: answer.headers.contains_key(headers::IDEMPOTENCY_REPLAYED), charge }
             }
-            Err(error) => Means::Wrong(format!("an answer is no payment: {error}")),
+            Err(error) => Means::Wrong(format!("an answer is not a payment: {error}")),
         },
         problem => Means::Wrong(format!("an answer is {} {}", answer.status, problem.unwrap_or(""))),
     }
@@ -198,29 +210,29 @@ async fn rest(pause: &mut Duration) {
     *pause = (*pause * 2).min(PAUSE_MAX);
 }
 
-/// Has `tasks` clients send, and tells what each send came to.
+/// Sends with `tasks` clients at once, and reports the result of each send.
 pub(super) async fn from_tasks(
     client: &Client,
     sends: &[Send],
     tasks: u32,
-    mut tell: impl FnMut(Send, Told),
+    mut on_result: impl FnMut(Send, SendResult),
 ) {
     let (sends, next) = (Arc::new(sends.to_vec()), Arc::new(AtomicUsize::new(0)));
-    let (told, mut hear) = tokio::sync::mpsc::channel(tasks as usize);
+    let (results, mut receiver) = tokio::sync::mpsc::channel(tasks as usize);
     let mut running = JoinSet::new();
     for _ in 0..tasks {
-        let (client, sends, next, told) =
-            (client.clone(), Arc::clone(&sends), Arc::clone(&next), told.clone());
+        let (client, sends, next, results) =
+            (client.clone(), Arc::clone(&sends), Arc::clone(&next), results.clone());
         running.spawn(async move {
             while let Some(send) = sends.get(next.fetch_add(1, Ordering::Relaxed)) {
-                if told.send((*send, client.send(*send).await)).await.is_err() {
+                if results.send((*send, client.send(*send).await)).await.is_err() {
                     return;
                 }
             }
         });
     }
-    drop(told);
-    while let Some((send, result)) = hear.recv().await {
-        tell(send, result);
+    drop(results);
+    while let Some((send, result)) = receiver.recv().await {
+        on_result(send, result);
     }
 }

@@ -1,4 +1,4 @@
-//! A directory of the demo's own, removed with it.
+//! The demo's own temporary directory, removed when it ends.
 
 use std::fs;
 use std::io;
@@ -12,7 +12,7 @@ pub(super) struct Directory {
 }
 
 impl Directory {
-    /// Makes a new one where temporary files go; an existing one is never taken over.
+    /// Creates a new one in the temporary directory; an existing one is never reused.
     pub(super) fn new(keep: bool) -> io::Result<Self> {
         let parent = std::env::temp_dir();
         for _ in 0..NAMES_MAX {
@@ -21,12 +21,18 @@ impl Directory {
                 Ok(()) => return Ok(Self { path, keep }),
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) => {
-                    let message = format!("{} cannot be used ({error}); set TMPDIR", parent.display());
+                    let message = format!(
+                        "could not create a directory in {} ({error}); set TMPDIR to another place",
+                        parent.display()
+                    );
                     return Err(io::Error::other(message));
                 }
             }
         }
-        Err(io::Error::other(format!("{} is full of old demos; remove them", parent.display())))
+        Err(io::Error::other(format!(
+            "{} is full of directories of old demos; remove semel-demo-* there",
+            parent.display()
+        )))
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -38,19 +44,19 @@ impl Drop for Directory {
     fn drop(&mut self) {
         let path = self.path.display();
         if self.keep {
-            eprintln!("kept: {path}; look with `semel ls --store sqlite:{path}/semel.db`");
+            eprintln!("kept: {path}; inspect it with `semel ls --store sqlite:{path}/semel.db`");
         } else if let Err(error) = fs::remove_dir_all(&self.path) {
-            eprintln!("{path} could not be removed: {error}");
+            eprintln!("could not remove {path}: {error}");
         }
     }
 }
 
-/// The gateway's store in it.
+/// The gateway's store.
 pub(super) fn store(directory: &Path) -> PathBuf {
     directory.join("semel.db")
 }
 
-/// The same as a URL.
+/// The gateway's store, as a URL.
 pub(super) fn store_url(directory: &Path) -> String {
     format!("sqlite:{}", store(directory).display())
 }
@@ -60,17 +66,17 @@ pub(super) fn ledger(directory: &Path) -> PathBuf {
     directory.join("with-semel.ledger")
 }
 
-/// The ledger of the service that is asked directly.
+/// The ledger of the service without a gateway.
 pub(super) fn bare_ledger(directory: &Path) -> PathBuf {
     directory.join("without-semel.ledger")
 }
 
-/// What the gateway is told.
+/// The gateway's configuration.
 pub(super) fn config(directory: &Path) -> PathBuf {
     directory.join("gateway.toml")
 }
 
-/// What it has to say.
+/// The gateway's log.
 pub(super) fn log(directory: &Path) -> PathBuf {
     directory.join("gateway.log")
 }

@@ -1,5 +1,5 @@
-//! The world outside: a file with a line per charge, fsynced before the charge counts as made. It knows nothing
-//! of semel, and it is what the demo is judged by.
+//! The ledger: a file with one line per charge, fsynced before the charge counts as made. It is independent of semel,
+//! and the demo's result is counted from it.
 
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
@@ -14,11 +14,11 @@ use super::plan::IntentNo;
 
 const QUEUE_MAX: usize = 1_024;
 
-/// One charge, as it stands in the ledger and as the service answers with it.
+/// One charge, in the ledger and in the service's answers.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) struct Charge {
     pub(super) id: String,
-    /// Whatever the client sent as its key; the service gives nothing for it.
+    /// The key that the client sent; the service does not act on it.
     pub(super) key: String,
     pub(super) amount: u64,
 }
@@ -39,14 +39,14 @@ impl Ledger {
 
     /// Returns once the line is on disk.
     pub(super) async fn append(&self, charge: Charge) -> io::Result<()> {
-        let gone = || io::Error::other("the ledger's thread is gone");
+        let gone = || io::Error::other("the ledger's thread has ended");
         let (done, written) = oneshot::channel();
         self.0.send((charge, done)).await.map_err(|_| gone())?;
         written.await.unwrap_or_else(|_| Err(gone()))
     }
 }
 
-/// One fsync for all that came while the last one went on; otherwise the demo would measure the disk.
+/// One fsync for all lines that arrived during the last one; otherwise the demo would measure the disk.
 fn write(mut file: File, mut lines: mpsc::Receiver<Line>) {
     while let Some(first) = lines.blocking_recv() {
         let mut waiting = vec![first];

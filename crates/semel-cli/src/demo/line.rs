@@ -1,4 +1,4 @@
-//! One connection of one client.
+//! One connection of a client.
 
 use std::io;
 use std::net::SocketAddr;
@@ -13,26 +13,26 @@ use tokio::net::TcpStream;
 
 const ANSWER_BYTES_MAX: usize = 64 << 10;
 
-/// What came back.
+/// An answer of the server.
 pub(super) struct Answer {
     pub(super) status: StatusCode,
     pub(super) headers: HeaderMap,
     pub(super) body: Bytes,
 }
 
-/// A connection, opened when it is needed and again after it broke.
-pub(super) struct Line {
+/// A connection, opened on first use and again after a failure.
+pub(super) struct Connection {
     to: SocketAddr,
     path: &'static str,
     open: Option<SendRequest<Full<Bytes>>>,
 }
 
-impl Line {
+impl Connection {
     pub(super) fn new(to: SocketAddr, path: &'static str) -> Self {
         Self { to, path, open: None }
     }
 
-    /// Asks for a payment. Dropped in the middle, it hangs up.
+    /// Requests a payment. Dropping the future hangs up.
     pub(super) async fn pay(&mut self, key: &str, amount: u64) -> io::Result<Answer> {
         let mut sender = match self.open.take() {
             Some(sender) if sender.is_ready() => sender,

@@ -1,7 +1,7 @@
-//! `semel demo`: the gateway between careless clients and a service with bad days, judged by the service's ledger.
+//! `semel demo`: the gateway between careless clients and an unreliable service, checked against the service's ledger.
 //!
 //! ```text
-//!  clients ──▶ semel gateway (killed half way, restarted) ──▶ service ──▶ ledger (append, fsync)
+//!  clients ──▶ semel gateway (killed halfway, restarted) ───▶ service ──▶ ledger (append, fsync)
 //!   twice, at once,    │                                       500s, delays,        ▲
 //!   hang up, reuse     └─▶ SQLite                              lost answers         │
 //!                                                                                   │
@@ -9,8 +9,8 @@
 //!                                     the table is counted from here ───────┴───────┘
 //! ```
 //!
-//! With a PostgreSQL: the gateway remembers there, and the same clients pay at the reference service, which claims in
-//! its own transactions (killed half way, restarted). Its tables are what it is judged by.
+//! With PostgreSQL, the gateway's store is there, and the same clients also pay at the reference service, which claims
+//! in its own transactions (killed halfway, restarted). Its result is counted from its tables.
 
 #[cfg(feature = "postgres")]
 mod books;
@@ -42,7 +42,7 @@ use tokio::sync::Notify;
 pub(crate) use self::books::serve;
 
 use self::books::Books;
-use self::client::{Client, Ending, Told, from_tasks};
+use self::client::{Client, Ending, SendResult, from_tasks};
 use self::directory::Directory;
 use self::ledger::{Counted, Ledger};
 use self::plan::{IntentNo, Send};
@@ -54,24 +54,24 @@ use crate::args::{Bug, Demo};
 use crate::failure::Failed;
 use crate::stdout;
 
-/// How long charges may stay on their way after everybody has gone.
+/// How long charges may stay in flight after all clients have finished.
 const QUIET_MAX: Duration = Duration::from_secs(10);
 
-/// Where the sample service and the gateway take payments, and where the reference service does.
+/// The payments path of the sample service and the gateway, and that of the reference service.
 const PATH: &str = "/payments";
 const SERVICE_PATH: &str = "/api/v1/payments";
 
-/// What to try after the table.
+/// What to try next, printed after the table.
 const NEXT: &str = "
 next:
-  semel demo --stay                  leaves service and gateway running, with requests to try
-  semel demo --svg demo.svg          draws the result, a square for each payment
+  semel demo --stay                  keeps service and gateway running, with requests to try
+  semel demo --svg demo.svg          draws the result, one square per payment
   semel gateway --upstream http://127.0.0.1:3000 --single-tenant
-                                     guards a service of yours, in any language
-(`cargo run --release --` does what `semel` does, where it is not installed)
+                                     guards your own service, in any language
+(if `semel` is not installed, use `cargo run --release --` instead)
 ";
 
-/// What is stopped in the end, whatever the end is.
+/// Everything that is stopped when the demo ends, for whatever reason.
 #[derive(Default)]
 struct Stage {
     service: Option<Running>,
@@ -89,21 +89,24 @@ pub(crate) async fn run(
     json: bool,
 ) -> Result<(), Failed> {
     if cache.is_some() && store.is_none() {
-        return Err(Failed::usage("a cache stands in front of a server: give --store postgres://… as well"));
+        return Err(Failed::usage("--cache needs a store on a server; give --store postgres://… as well"));
     }
     if args.sends < args.intents {
         return Err(Failed::usage(
-            "each intent is sent at least once: give as many --sends as --intents, or more",
+            "each intent is sent at least once; give at least as many --sends as --intents",
         ));
     }
     if let Some(folder) = args.svg.as_deref().and_then(Path::parent)
         && !folder.as_os_str().is_empty()
         && !folder.is_dir()
     {
-        return Err(Failed::usage(format!("--svg: there is no folder {}; make it first", folder.display())));
+        return Err(Failed::usage(format!(
+            "--svg: there is no folder {}; create it first",
+            folder.display()
+        )));
     }
     let mut terminate = signal(SignalKind::terminate())?;
-    // Both outlive the run below also when that is dropped in the middle.
+    // Both outlive the run below, even if that is dropped halfway.
     let directory = Directory::new(args.keep)?;
     let books = match store {
         Some(url) => Some(Books::make(url).await?),
@@ -143,7 +146,9 @@ async fn play(args: &Demo, json: bool, directory: &Path, stage: &mut Stage) -> R
     }
     if let Some(file) = &args.svg {
         let written = std::fs::write(file, picture::svg(&report));
-        written.map_err(|error| Failed::not_done(format!("{}: {error}", file.display())))?;
+        written.map_err(|error| {
+            Failed::not_done(format!("--svg: could not write {}: {error}", file.display()))
+        })?;
         eprintln!("drawn: {}", file.display());
     }
     if let Some(first) = report.wrong.first() {
@@ -166,7 +171,7 @@ async fn play(args: &Demo, json: bool, directory: &Path, stage: &mut Stage) -> R
 
 async fn demonstrate(args: &Demo, directory: &Path, stage: &mut Stage) -> Result<Report, Failed> {
     let started = Instant::now();
-    // Short enough to be read out loud.
+    // Short enough to type again.
     let seed = args.seed.unwrap_or_else(|| u64::from(fastrand::u16(..)));
     let sends = plan::sends(seed, args.intents, args.sends);
     let mut progress = Progress::new();
@@ -181,7 +186,7 @@ async fn demonstrate(args: &Demo, directory: &Path, stage: &mut Stage) -> Result
     progress.phase(format!("seed {seed}; without semel"), sends.len());
     without(args, directory, &sends, &mut report, &mut progress).await?;
 
-    progress.phase("with semel; the gateway is killed half way", sends.len());
+    progress.phase("with semel; the gateway is killed halfway", sends.len());
     let service = Service::new(Ledger::open(&directory::ledger(directory))?, seed, args.bug).listen().await?;
     let servers = |url: fn(&Books) -> String| Servers {
         store: stage.books.as_ref().map(url),
@@ -197,17 +202,17 @@ async fn demonstrate(args: &Demo, directory: &Path, stage: &mut Stage) -> Result
     with(&client, &sends, args.tasks, gateway, &mut side, &mut report.wrong, &mut progress).await?;
     (report.with, report.gateways_killed) = (side, 1);
 
-    progress.phase("waiting for what is still under way", 0);
+    progress.phase("waiting for requests still in flight", 0);
     quiet(&service.service).await?;
     let store: AnyStore = store::open_existing(&store_url).await?;
     settle::wait_for_leases(&store).await?;
-    let held = settle::list(&store, vec![State::Uncertain]).await?;
-    progress.phase("resolving by hand what no lookup could settle", held.len());
+    let uncertain = settle::list(&store, vec![State::Uncertain]).await?;
+    progress.phase("resolving by hand what no lookup could settle", uncertain.len());
     service.service.calm_down();
     let counted = Counted::read(&directory::ledger(directory))?;
-    // A bug planted for the run itself stays out of the settling.
+    // The planted bug of the run itself must not affect the settling.
     let careful = Client { beside: None, ..client };
-    settle::run(&careful, &store, held, &counted, &mut report, &mut progress).await?;
+    settle::run(&careful, &store, uncertain, &counted, &mut report, &mut progress).await?;
     quiet(&service.service).await?;
     report.settled = settle::settled(&store).await?;
     let completed = settle::list(&store, vec![State::Completed]).await?.len() as u64;
@@ -215,14 +220,16 @@ async fn demonstrate(args: &Demo, directory: &Path, stage: &mut Stage) -> Result
 
     let counted = Counted::read(&directory::ledger(directory))?;
     report.with.judge(args.intents, &counted);
-    // First what the ledger says: the rest follows from it.
+    // The ledger's findings first: the rest follows from them.
     report.wrong.splice(0..0, report::off(args.intents, &counted));
     if completed != report.intents {
-        report.wrong.push(format!("the store has {completed} completed intents of {}", report.intents));
+        report
+            .wrong
+            .push(format!("the store has {completed} completed intents instead of {}", report.intents));
     }
     if let Some(books) = &stage.books {
         progress
-            .phase("at the reference service, in its own transactions; it is killed half way", sends.len());
+            .phase("at the reference service, in its own transactions; it is killed halfway", sends.len());
         let payments = Process::service(directory, seed, service_servers).await?;
         let payments = stage.payments.insert(payments);
         let client = Client { to: payments.address, path: SERVICE_PATH, seed, guarded: true, beside: None };
@@ -237,7 +244,7 @@ async fn demonstrate(args: &Demo, directory: &Path, stage: &mut Stage) -> Result
     Ok(report)
 }
 
-/// The same clients with the same luck, and nothing in between.
+/// The same clients with the same random choices, directly at the service.
 async fn without(
     args: &Demo,
     directory: &Path,
@@ -248,8 +255,8 @@ async fn without(
     let path = directory::bare_ledger(directory);
     let service = Service::new(Ledger::open(&path)?, report.seed, None).listen().await?;
     let client = Client { to: service.address, path: PATH, seed: report.seed, guarded: false, beside: None };
-    from_tasks(&client, sends, args.tasks, |_, told| {
-        report.without.count(&told);
+    from_tasks(&client, sends, args.tasks, |_, result| {
+        report.without.count(&result);
         progress.step();
     })
     .await;
@@ -258,7 +265,7 @@ async fn without(
     Ok(())
 }
 
-/// Through a process that is killed when half of the sends are through.
+/// Through a process that is killed when half of the sends are done.
 async fn with(
     client: &Client,
     sends: &[Send],
@@ -270,27 +277,27 @@ async fn with(
 ) -> Result<(), Failed> {
     let half = Notify::new();
     let mut payments: HashMap<IntentNo, String> = HashMap::new();
-    let mut heard = 0;
-    let tell = |send: Send, told: Told| {
-        side.count(&told);
-        if let Ending::Wrong(why) = &told.ending {
+    let mut finished = 0;
+    let on_result = |send: Send, result: SendResult| {
+        side.count(&result);
+        if let Ending::Wrong(why) = &result.ending {
             wrong.push(why.clone());
         }
-        if let Some(payment) = told.payment {
-            // Whoever asks for the same payment has to be given the same one.
+        if let Some(payment) = result.payment {
+            // Every client that asks for the same payment must get the same one.
             let first = payments.entry(send.intent).or_insert_with(|| payment.clone());
             if *first != payment {
                 wrong.push(format!("{} was answered with {first} and {payment}", send.intent));
             }
         }
         progress.step();
-        heard += 1;
-        if heard == sends.len() / 2 {
+        finished += 1;
+        if finished == sends.len() / 2 {
             half.notify_one();
         }
     };
     let sending = async {
-        from_tasks(client, sends, tasks, tell).await;
+        from_tasks(client, sends, tasks, on_result).await;
         Ok(())
     };
     let killing = async {
@@ -301,12 +308,12 @@ async fn with(
     Ok(())
 }
 
-/// Waits until no charge is on its way.
+/// Waits until no charge is in flight.
 async fn quiet(service: &Service) -> Result<(), Failed> {
     let deadline = Instant::now() + QUIET_MAX;
     while !service.is_quiet() {
         if Instant::now() > deadline {
-            return Err(Failed::not_done("charges are still on their way; is the disk stalled?"));
+            return Err(Failed::not_done("charges are still in flight; check whether the disk is stalled"));
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
@@ -318,8 +325,8 @@ fn stay(service: &Running, gateway: &Process, payments: Option<&Process>, direct
     let admin = gateway.admin.map(|admin| format!("admin    http://{admin}/metrics\n")).unwrap_or_default();
     let order =
         "-H 'Idempotency-Key: order-1001' -H 'Content-Type: application/json' -d '{\"amount\": 4200}'";
-    let remembers = match payments {
-        None => format!("What the gateway remembers: semel ls --store {}", directory::store_url(directory)),
+    let next = match payments {
+        None => format!("The gateway's intents: semel ls --store {}", directory::store_url(directory)),
         Some(payments) => format!(
             "At the reference service:\n\n  \
              curl -i http://{}{SERVICE_PATH} -H 'x-merchant-id: demo' {order}",
@@ -328,9 +335,9 @@ fn stay(service: &Running, gateway: &Process, payments: Option<&Process>, direct
     };
     eprintln!(
         "\ngateway  http://{front}\nservice  http://{behind}\n{admin}\n\
-         Pay, and pay again with the same key; then ask the service what it was charged for:\n\n  \
+         Pay, and pay again with the same key; then ask the service which charge it made:\n\n  \
          curl -i http://{front}/payments {order}\n  \
          curl -i http://{behind}/payments/by-key/order-1001\n\n\
-         {remembers}\nCtrl-C ends it.",
+         {next}\nPress Ctrl-C to stop.",
     );
 }

@@ -4,7 +4,7 @@ use super::ledger::Counted;
 use crate::args::DemoService;
 use crate::failure::Failed;
 
-/// There are none.
+/// Never constructed.
 pub(super) enum Books {}
 
 impl Books {

@@ -35,7 +35,7 @@ pub(super) fn bars(report: &Report) -> String {
     for (heading, side) in sides(report) {
         let _ = writeln!(text, "\n{heading}");
         for ((name, _), intents) in CLASSES.iter().zip(side.intents_by_charges) {
-            // An intent too few to be a cell is still to be seen.
+            // Rounded up, so that a single intent is still visible.
             let cells = (intents * BAR_CELLS).div_ceil(report.intents.max(1));
             let bar = "█".repeat(cells as usize);
             let _ = writeln!(
@@ -62,7 +62,7 @@ fn squares(classes: [u64; 4], squares: u64) -> [u64; 4] {
     given
 }
 
-/// A panel of squares for each side, one square per intent (or per share of them, where there are more than a thousand).
+/// A panel of squares per side, one square per intent (or per share of them, if there are more than a thousand).
 pub(super) fn svg(report: &Report) -> String {
     let sides = sides(report);
     let (panel, gap, top) = (COLUMNS * PITCH, 40, 96);
@@ -91,20 +91,20 @@ pub(super) fn svg(report: &Report) -> String {
         let left = gap + n as u64 * (panel + gap);
         let charges = thousands(side.charges);
         let _ = writeln!(svg, "<text x=\"{left}\" y=\"78\">{}: {charges} charges</text>", escaped(heading));
-        let mut place = 0;
+        let mut index = 0;
         for ((_, class), number) in CLASSES.iter().zip(squares(side.intents_by_charges, count)) {
             if number == 0 {
                 continue;
             }
             let _ = write!(svg, "<path class=\"{class}\" d=\"");
-            for square in place..place + number {
+            for square in index..index + number {
                 let (x, y) = (left + square % COLUMNS * PITCH, top + square / COLUMNS * PITCH);
                 let _ = write!(svg, "M{x} {y}h8v8h-8z");
             }
             svg.push_str("\"/>\n");
-            place += number;
+            index += number;
         }
-        // Two lines of two: four in a row are wider than the panel.
+        // Two lines of two: four in a row would be wider than the panel.
         for (class, ((name, style), intents)) in CLASSES.iter().zip(side.intents_by_charges).enumerate() {
             let (x, y) = (left + class as u64 % 2 * (panel / 2), below + 28 + class as u64 / 2 * 24);
             let _ = writeln!(

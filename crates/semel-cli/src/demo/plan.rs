@@ -1,4 +1,4 @@
-//! What is sent, in which order, with which luck: all of it from the seed.
+//! The plan of what is sent, in which order, with which random choices: all derived from the seed.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 
-/// The most patient client of those that hang up.
+/// The longest a client waits before it hangs up.
 const HANGS_UP_MS_MAX: u64 = 20;
 /// One in so many clients hangs up, and one in so many uses a key again for something else.
 const HANGS_UP_ONE_IN: u32 = 10;
@@ -14,12 +14,12 @@ const REUSES_ONE_IN: u32 = 20;
 /// One in so many duplicates is sent at the same time as the first.
 const AT_ONCE_ONE_IN: u32 = 3;
 
-/// One of the things to be done. Its text has a fixed width, so that half of it is not another's.
+/// One payment to make. Its text has a fixed width, so that none is a prefix of another.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct IntentNo(pub(super) u32);
 
 impl IntentNo {
-    /// What is to be paid, in cents: another amount for each, so that a mixed-up answer is seen.
+    /// The amount in cents: a different one for each, so that a mixed-up answer is detected.
     pub(super) fn amount(self) -> u64 {
         1_000 + u64::from(self.0)
     }
@@ -40,18 +40,18 @@ impl FromStr for IntentNo {
     }
 }
 
-/// One time an intent is sent. The number makes its luck its own, whatever runs beside it.
+/// One send of an intent. Its number seeds its random choices, independently of concurrent sends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Send {
     pub(super) number: u32,
     pub(super) intent: IntentNo,
 }
 
-/// What chance has in store for one client.
+/// The random choices of one send.
 pub(super) struct Luck {
-    /// It hangs up after this long, and calls again.
+    /// The client hangs up after this long, and retries.
     pub(super) hangs_up: Option<Duration>,
-    /// When it is done it uses the key once more, for another amount.
+    /// Afterwards the client uses the key again, for another amount.
     pub(super) reuses: bool,
 }
 
@@ -64,7 +64,7 @@ impl Luck {
     }
 }
 
-/// All sends: every intent at least once, and duplicates beside the first or anywhere.
+/// All sends: every intent at least once, and duplicates next to the first or anywhere.
 pub(super) fn sends(seed: u64, intents: u32, sends: u32) -> Vec<Send> {
     let mut rng = Rng::with_seed(seed);
     let first: Vec<u32> = (0..intents).map(|_| rng.u32(..)).collect();
@@ -72,8 +72,8 @@ pub(super) fn sends(seed: u64, intents: u32, sends: u32) -> Vec<Send> {
     for _ in intents..sends {
         let intent = rng.u32(..intents);
         let at_once = rng.u32(..AT_ONCE_ONE_IN) == 0;
-        let place = if at_once { first.get(intent as usize).copied().unwrap_or(0) } else { rng.u32(..) };
-        all.push((place, intent));
+        let order = if at_once { first.get(intent as usize).copied().unwrap_or(0) } else { rng.u32(..) };
+        all.push((order, intent));
     }
     all.sort_unstable();
     (0..).zip(all).map(|(number, (_, intent))| Send { number, intent: IntentNo(intent) }).collect()

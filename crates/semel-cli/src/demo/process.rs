@@ -1,4 +1,4 @@
-//! Processes of the demo's own: this binary again, as the gateway or as the reference service.
+//! Child processes of the demo: this binary again, as the gateway or as the reference service.
 
 use std::fs::{self, OpenOptions};
 use std::net::SocketAddr;
@@ -14,20 +14,20 @@ use super::directory;
 use crate::args::Bug;
 use crate::failure::Failed;
 
-/// How long one may take until it listens.
+/// How long a process may take until it listens.
 const START_MAX: Duration = Duration::from_secs(20);
-/// A client may hold the port for a moment after its owner died.
+/// Attempts to restart: a client may occupy the port for a moment after its owner died.
 const STARTS_MAX: u32 = 20;
 const STARTS_PAUSE: Duration = Duration::from_millis(100);
 
-/// Servers of the user's: where to remember, and a cache in front of it.
+/// The user's servers: the store, and a cache in front of it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Servers {
     pub(super) store: Option<String>,
     pub(super) cache: Option<String>,
 }
 
-/// A process, listening. Killed when dropped.
+/// A listening process. Killed when dropped.
 pub(super) struct Process {
     child: Child,
     recipe: Recipe,
@@ -35,7 +35,7 @@ pub(super) struct Process {
     pub(super) admin: Option<SocketAddr>,
 }
 
-/// How it is started, again and again.
+/// How a process is started, and restarted.
 #[derive(Clone)]
 struct Recipe {
     directory: PathBuf,
@@ -68,10 +68,10 @@ impl Process {
         Self::spawn(recipe, SocketAddr::from(([127, 0, 0, 1], 0))).await
     }
 
-    /// SIGKILL, to this child only: no handler, no drain, no goodbye. Then another one on the same store and port.
+    /// SIGKILL, to this child only: no handler, no drain. Then another one on the same store and port.
     pub(super) async fn kill_and_restart(&mut self) -> Result<(), Failed> {
         self.child.kill().await?;
-        let mut failed = Failed::not_done("it was not started again");
+        let mut failed = Failed::not_done("it could not be restarted");
         for _ in 0..STARTS_MAX {
             match Self::spawn(self.recipe.clone(), self.address).await {
                 Ok(started) => {
@@ -85,7 +85,7 @@ impl Process {
         Err(failed)
     }
 
-    /// Ends it; there is nothing left for it to do.
+    /// Kills it; it has nothing left to do.
     pub(super) async fn stop(mut self) {
         let _ = self.child.kill().await;
     }
@@ -94,15 +94,15 @@ impl Process {
         let log = directory::log(&recipe.directory);
         let mut command = Command::new(std::env::current_exe()?);
         command.args(&recipe.words).arg("--listen").arg(listen.to_string());
-        // If the demo itself is killed, nobody is left to end it: then this pipe does.
+        // If the demo itself is killed, the closed pipe ends the child.
         command.arg("--until-stdin-ends");
-        // Settings of another gateway are none of this one's business.
+        // The user's settings for another gateway must not apply to this one.
         for (name, _) in std::env::vars_os() {
             if name.to_string_lossy().starts_with("SEMEL_") {
                 command.env_remove(name);
             }
         }
-        // Not as flags: they may hold passwords, and anybody can list processes.
+        // Not as flags: they may contain passwords, and every user can list processes.
         let Servers { store, cache } = &recipe.servers;
         for (name, url) in [("SEMEL_STORE", store), ("SEMEL_CACHE", cache)] {
             if let Some(url) = url {
@@ -113,21 +113,21 @@ impl Process {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(stderr).kill_on_drop(true);
         let mut child = command.spawn()?;
         let Some(stdout) = child.stdout.take() else {
-            return Err(Failed::not_done("a process has no stdout"));
+            return Err(Failed::not_done("a child process has no stdout"));
         };
         let mut lines = BufReader::new(stdout).lines();
-        let mut said = Vec::new();
+        let mut printed = Vec::new();
         let all = async {
-            while said.len() < 1 + usize::from(recipe.has_admin) {
+            while printed.len() < 1 + usize::from(recipe.has_admin) {
                 match lines.next_line().await {
-                    Ok(Some(line)) => said.push(line),
+                    Ok(Some(line)) => printed.push(line),
                     Ok(None) | Err(_) => return,
                 }
             }
         };
         let in_time = timeout(START_MAX, all).await.is_ok();
         let address = |n: usize, begin: &str| {
-            said.get(n).and_then(|line: &String| line.strip_prefix(begin)?.parse::<SocketAddr>().ok())
+            printed.get(n).and_then(|line: &String| line.strip_prefix(begin)?.parse::<SocketAddr>().ok())
         };
         match (in_time, address(0, "listening on "), address(1, "admin on ")) {
             (true, Some(address), admin) if admin.is_some() == recipe.has_admin => {
@@ -138,17 +138,19 @@ impl Process {
                 let log = fs::read_to_string(log).unwrap_or_default();
                 let last = log.lines().last().unwrap_or("nothing").to_owned();
                 let what = recipe.words.first().map_or("", String::as_str);
-                Err(Failed::not_done(format!("the {what} did not start; it said: {last}")))
+                Err(Failed::not_done(format!(
+                    "the {what} did not start; the last line of its log is: {last}"
+                )))
             }
         }
     }
 }
 
-/// Times are short because the demo is: the service takes half a second at worst, so "not found" may be believed
-/// after more than that.
+/// Times are short because the demo is: the service takes half a second at worst, so "not found" is final after more
+/// than that.
 fn config(directory: &Path, upstream: SocketAddr, bug: Option<Bug>) -> Result<String, Failed> {
     let store = directory::store_url(directory);
-    // A JSON text is a TOML text.
+    // A JSON string is also a TOML string.
     let store = serde_json::to_string(&store).map_err(|error| Failed::not_done(error.to_string()))?;
     let lookup = if bug == Some(Bug::Blind) { "/payments/{key}" } else { "/payments/by-key/{key}" };
     Ok(format!(

@@ -22,7 +22,7 @@ impl Progress {
         Self { live, what: String::new(), done: 0, of: 0, drawn: None }
     }
 
-    /// A new phase of so many steps; zero for one that cannot be counted.
+    /// Starts a phase of so many steps; zero for one that cannot be counted.
     pub(super) fn phase(&mut self, what: impl Into<String>, of: usize) {
         self.end();
         (self.what, self.done, self.of) = (what.into(), 0, of as u64);
@@ -48,7 +48,7 @@ impl Progress {
         eprint!("\r\x1b[K[{bar}] {}/{} {}", thousands(self.done), thousands(self.of), self.what);
     }
 
-    /// Leaves the terminal to what comes next.
+    /// Clears the bar from the terminal.
     pub(super) fn end(&mut self) {
         if self.live && self.drawn.take().is_some() {
             eprint!("\r\x1b[K");

@@ -1,8 +1,8 @@
-//! What the ledgers, the clients and the store say, and whether it is right.
+//! The demo's report: counts from the ledgers, the clients and the store, and whether they are right.
 
 use serde::Serialize;
 
-use super::client::{Ending, Told};
+use super::client::{Ending, SendResult};
 use super::ledger::Counted;
 use super::picture;
 use super::plan::IntentNo;
@@ -15,7 +15,7 @@ const HEADINGS: [(&str, Edge); 4] = [
     ("IN THE SERVICE'S COMMIT", Edge::Right),
 ];
 
-/// Everything the demo found. What `demo --json` prints.
+/// The whole result, as `demo --json` prints it.
 #[derive(Default, Serialize)]
 pub(super) struct Report {
     pub(super) seed: u64,
@@ -25,7 +25,7 @@ pub(super) struct Report {
     pub(super) elapsed_ms: u64,
     pub(super) without: Side,
     pub(super) with: Side,
-    /// At the reference service, where there is a PostgreSQL.
+    /// At the reference service, with PostgreSQL.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) in_transaction: Option<Side>,
     pub(super) settled: Settled,
@@ -35,14 +35,14 @@ pub(super) struct Report {
     pub(super) wrong: Vec<String>,
 }
 
-/// One side: what its ledger says, and what its clients met.
+/// One side: counts from its ledger and its clients.
 #[derive(Default, Serialize)]
 pub(super) struct Side {
     /// Lines in the ledger.
     pub(super) charges: u64,
-    /// Intents with more than one.
+    /// Intents with more than one charge.
     pub(super) intents_repeated: u64,
-    /// Intents with none.
+    /// Intents without a charge.
     pub(super) intents_missing: u64,
     /// Intents with no charge, one, two, and more.
     pub(super) intents_by_charges: [u64; 4],
@@ -56,7 +56,7 @@ pub(super) struct Side {
     pub(super) told_uncertain: u64,
 }
 
-/// How intents in doubt came out of it, each counted once.
+/// How intents in doubt were settled, each counted once.
 #[derive(Default, Serialize)]
 pub(super) struct Settled {
     /// The lookup found the payment.
@@ -76,18 +76,18 @@ impl Settled {
 }
 
 impl Side {
-    /// What one send met.
-    pub(super) fn count(&mut self, told: &Told) {
-        self.attempts += told.attempts;
-        self.unanswered += told.unanswered;
-        self.failed += told.failed;
-        self.refused_in_flight += told.in_flight;
-        self.refused_conflict += told.conflicts;
-        self.told_uncertain += told.uncertain;
-        self.replayed += u64::from(told.ending == Ending::Replayed);
+    /// Adds the result of one send.
+    pub(super) fn count(&mut self, result: &SendResult) {
+        self.attempts += result.attempts;
+        self.unanswered += result.unanswered;
+        self.failed += result.failed;
+        self.refused_in_flight += result.in_flight;
+        self.refused_conflict += result.conflicts;
+        self.told_uncertain += result.uncertain;
+        self.replayed += u64::from(result.ending == Ending::Replayed);
     }
 
-    /// What the ledger says.
+    /// Adds the counts from the ledger.
     pub(super) fn judge(&mut self, intents: u32, ledger: &Counted) {
         self.charges = ledger.charges();
         self.intents_repeated = ledger.repeated();
@@ -98,14 +98,14 @@ impl Side {
     }
 }
 
-/// What is wrong with the guarded side's ledger. A sum can be right by chance, so each intent is looked at.
+/// What is wrong with the guarded side's ledger. A sum can be right by chance, so each intent is checked.
 pub(super) fn off(intents: u32, ledger: &Counted) -> Vec<String> {
     let mut wrong = Vec::new();
     for intent in (0..intents).map(IntentNo) {
         match ledger.of(intent) {
             [] => wrong.push(format!("{intent} was never charged")),
             [charge] if charge.amount == intent.amount() => {}
-            [charge] => wrong.push(format!("{intent} was charged with {} cents", charge.amount)),
+            [charge] => wrong.push(format!("{intent} was charged the wrong amount, {} cents", charge.amount)),
             charges => wrong.push(format!("{intent} was charged {} times", charges.len())),
         }
     }

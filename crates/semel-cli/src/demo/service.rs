@@ -1,10 +1,10 @@
-//! The sample service: takes payments, keeps a ledger, and has bad days. It gives nothing for keys beyond writing
-//! them down; whoever sends twice is charged twice.
+//! The sample service: accepts payments, keeps a ledger, and has faults. It only records keys and does not act on them;
+//! a client that sends twice is charged twice.
 //!
 //! | request | answer |
 //! |---|---|
 //! | `POST /payments` `{"amount": 4200}` | 201 and the payment |
-//! | `GET /payments/by-key/{key}` | the payment, 404 when there is none, 503 when that cannot be said now |
+//! | `GET /payments/by-key/{key}` | the payment, 404 if there is none, 503 if that is not known now |
 //! | `GET /payments/{id}` | the payment, or 404 |
 
 use std::collections::HashMap;
@@ -27,13 +27,13 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use super::faults::{Ending, Mischief, lookup_is_broken};
+use super::faults::{Ending, Fault, lookup_is_broken};
 use super::ledger::{Charge, Ledger};
 use crate::args::Bug;
 
 const CONNECTIONS_MAX: usize = 2_048;
 const BODY_BYTES_MAX: usize = 64 << 10;
-/// Keys and payments it has room for.
+/// Most keys and payments it keeps.
 const PAYMENTS_MAX: usize = 4_000_000;
 
 #[derive(Deserialize)]
@@ -44,7 +44,7 @@ struct Order {
 #[derive(Default)]
 struct Books {
     calls: HashMap<String, u32>,
-    under_way: HashMap<String, u32>,
+    in_flight: HashMap<String, u32>,
     by_key: HashMap<String, Charge>,
     by_id: HashMap<String, Charge>,
     given: u64,
@@ -54,7 +54,7 @@ struct Inner {
     ledger: Ledger,
     seed: u64,
     loses: bool,
-    /// Nothing goes wrong any more.
+    /// No more faults.
     calm: AtomicBool,
     books: Mutex<Books>,
 }
@@ -63,7 +63,7 @@ struct Inner {
 #[derive(Clone)]
 pub(super) struct Service(Arc<Inner>);
 
-/// A listening one; stops when dropped.
+/// A listening service; stops when dropped.
 pub(super) struct Running {
     pub(super) service: Service,
     pub(super) address: SocketAddr,
@@ -85,14 +85,14 @@ impl Service {
         Ok(Running { service: self, address, _tasks: tasks })
     }
 
-    /// Ends the bad day.
+    /// Stops injecting faults.
     pub(super) fn calm_down(&self) {
         self.0.calm.store(true, Ordering::SeqCst);
     }
 
-    /// Whether nobody's charge is on its way.
+    /// Whether no charge is in flight.
     pub(super) fn is_quiet(&self) -> bool {
-        self.books().under_way.is_empty()
+        self.books().in_flight.is_empty()
     }
 
     fn books(&self) -> MutexGuard<'_, Books> {
@@ -119,42 +119,42 @@ impl Service {
         let Some(Order { amount }) = order else {
             return Ok(plain(StatusCode::BAD_REQUEST, "send {\"amount\": 4200}"));
         };
-        let Some((charge, mischief)) = self.begin(key, amount) else {
+        let Some((charge, fault)) = self.begin(key, amount) else {
             return Ok(plain(StatusCode::INSUFFICIENT_STORAGE, "the books are full"));
         };
-        // A task of its own: the charge goes on when whoever asked for it has gone away.
-        let charged = tokio::spawn(self.charge(charge.clone(), mischief)).await;
+        // A task of its own: the charge continues after its client has hung up.
+        let charged = tokio::spawn(self.charge(charge.clone(), fault)).await;
         charged.map_err(io::Error::other)??;
-        match mischief.ending {
+        match fault.ending {
             Ending::Answered => Ok(json(StatusCode::CREATED, &charge)),
             Ending::FailsBefore | Ending::FailsAfter => {
                 Ok(plain(StatusCode::INTERNAL_SERVER_ERROR, "something went wrong"))
             }
-            // Without an answer the connection is closed.
+            // Returning an error closes the connection without an answer.
             Ending::AnswerLost => Err(io::ErrorKind::ConnectionReset.into()),
         }
     }
 
-    fn begin(&self, key: String, amount: u64) -> Option<(Charge, Mischief)> {
+    fn begin(&self, key: String, amount: u64) -> Option<(Charge, Fault)> {
         let mut books = self.books();
         if books.calls.len().max(books.by_id.len()) >= PAYMENTS_MAX {
             return None;
         }
         let calls = books.calls.entry(key.clone()).or_default();
         *calls = calls.saturating_add(1);
-        let mischief = if self.0.calm.load(Ordering::SeqCst) {
-            Mischief::NONE
+        let fault = if self.0.calm.load(Ordering::SeqCst) {
+            Fault::NONE
         } else {
-            Mischief::of(self.0.seed, &key, *calls)
+            Fault::of(self.0.seed, &key, *calls)
         };
-        *books.under_way.entry(key.clone()).or_default() += 1;
+        *books.in_flight.entry(key.clone()).or_default() += 1;
         books.given += 1;
-        Some((Charge { id: format!("pay-{:06}", books.given), key, amount }, mischief))
+        Some((Charge { id: format!("pay-{:06}", books.given), key, amount }, fault))
     }
 
-    async fn charge(self, charge: Charge, mischief: Mischief) -> io::Result<()> {
-        tokio::time::sleep(mischief.there).await;
-        let forgets = mischief.ending == Ending::FailsBefore || (self.0.loses && charge.key.ends_with('3'));
+    async fn charge(self, charge: Charge, fault: Fault) -> io::Result<()> {
+        tokio::time::sleep(fault.before).await;
+        let forgets = fault.ending == Ending::FailsBefore || (self.0.loses && charge.key.ends_with('3'));
         let written = if forgets { Ok(()) } else { self.0.ledger.append(charge.clone()).await };
         {
             let books = &mut *self.books();
@@ -162,38 +162,38 @@ impl Service {
                 books.by_key.entry(charge.key.clone()).or_insert_with(|| charge.clone());
                 books.by_id.insert(charge.id.clone(), charge.clone());
             }
-            if let Some(n) = books.under_way.get_mut(&charge.key) {
+            if let Some(n) = books.in_flight.get_mut(&charge.key) {
                 *n -= 1;
                 if *n == 0 {
-                    books.under_way.remove(&charge.key);
+                    books.in_flight.remove(&charge.key);
                 }
             }
         }
-        tokio::time::sleep(mischief.back).await;
+        tokio::time::sleep(fault.after).await;
         written
     }
 
-    /// What is under way is neither there nor not there.
+    /// A charge in flight is neither found nor absent.
     fn look_up(&self, key: &str) -> Response<Full<Bytes>> {
         let broken = !self.0.calm.load(Ordering::SeqCst) && lookup_is_broken(self.0.seed, key);
         let books = self.books();
-        if broken || books.under_way.contains_key(key) {
-            return plain(StatusCode::SERVICE_UNAVAILABLE, "that cannot be said now");
+        if broken || books.in_flight.contains_key(key) {
+            return plain(StatusCode::SERVICE_UNAVAILABLE, "this is not known now");
         }
         found(books.by_key.get(key))
     }
 }
 
 async fn accept(listener: TcpListener, service: Service) {
-    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let permits = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     let mut connections = JoinSet::new();
-    while let Ok(place) = Arc::clone(&places).acquire_owned().await {
+    while let Ok(permit) = Arc::clone(&permits).acquire_owned().await {
         while connections.try_join_next().is_some() {}
         let Ok((stream, _)) = listener.accept().await else { continue };
         let service = service.clone();
         connections.spawn(async move {
             serve(stream, service).await;
-            drop(place);
+            drop(permit);
         });
     }
 }
@@ -201,7 +201,7 @@ async fn accept(listener: TcpListener, service: Service) {
 async fn serve(stream: TcpStream, service: Service) {
     let _ = stream.set_nodelay(true);
     let calls = service_fn(move |request| service.clone().answer(request));
-    // It ends with an error whenever an answer is lost on purpose.
+    // Ends with an error whenever an answer is dropped on purpose.
     let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), calls).await;
 }
 
@@ -213,7 +213,7 @@ fn found(charge: Option<&Charge>) -> Response<Full<Bytes>> {
 }
 
 fn json(status: StatusCode, charge: &Charge) -> Response<Full<Bytes>> {
-    // Texts and numbers always serialise.
+    // Strings and numbers always serialise.
     answer(status, serde_json::to_vec(charge).unwrap_or_default())
 }
 
@@ -229,7 +229,7 @@ fn answer(status: StatusCode, mut body: Vec<u8>) -> Response<Full<Bytes>> {
     response
 }
 
-/// A path segment as its sender meant it.
+/// Percent-decodes a path segment.
 fn unescaped(segment: &str) -> String {
     let bytes = segment.as_bytes();
     let (mut out, mut at) = (Vec::with_capacity(bytes.len()), 0);

@@ -1,4 +1,4 @@
-//! What is left to a person: look into the ledger, decide, and let the client ask again.
+//! What is left to a person: look into the ledger, decide, and let the client retry.
 
 use std::time::{Duration, Instant};
 
@@ -13,25 +13,25 @@ use super::progress::Progress;
 use super::report::{Report, Settled};
 use crate::failure::Failed;
 
-/// Who decides here.
+/// The name under which decisions are recorded here.
 const BY: &str = "demo";
-/// How long claims nobody works on may take to lapse before something is wrong.
+/// How long abandoned claims may take to expire before something is wrong.
 const LAPSE_MAX: Duration = Duration::from_secs(15);
 
-/// Decides about every held intent by what the ledger says, as `semel resolve` would, and sends it once more. All
-/// that could still be charged has been.
+/// Decides about every uncertain intent by the ledger, as `semel resolve` would, and sends it again. No charge is in
+/// flight any more.
 pub(super) async fn run(
     client: &Client,
     store: &AnyStore,
-    held: Vec<Record>,
+    uncertain: Vec<Record>,
     ledger: &Counted,
     report: &mut Report,
     progress: &mut Progress,
 ) -> Result<(), Failed> {
-    for (number, record) in (u32::MAX / 2..).zip(held) {
+    for (number, record) in (u32::MAX / 2..).zip(uncertain) {
         let key = record.intent.key().as_str();
         let Ok(intent) = key.parse::<IntentNo>() else {
-            return Err(Failed::not_done(format!("the store has a key nobody sent: {key}")));
+            return Err(Failed::not_done(format!("the store has a key that was never sent: {key}")));
         };
         let (ruling, outcome) = match ledger.of(intent).first() {
             Some(charge) => {
@@ -47,19 +47,19 @@ pub(super) async fn run(
         if !matches!(store.decide(record.intent.id(), decide).await?, Decided::Recorded) {
             report.wrong.push(format!("{intent} could not be resolved"));
         }
-        let told = client.send(Send { number, intent }).await;
-        match &told.ending {
-            Ending::Held => report.wrong.push(format!("{intent} is still held after it was resolved")),
+        let result = client.send(Send { number, intent }).await;
+        match &result.ending {
+            Ending::Held => report.wrong.push(format!("{intent} is still uncertain after it was resolved")),
             Ending::Wrong(why) => report.wrong.push(why.clone()),
             Ending::Paid | Ending::Replayed => {}
         }
-        report.with.count(&told);
+        report.with.count(&result);
         progress.step();
     }
     Ok(())
 }
 
-/// How each intent that was in doubt came out of it, as the store remembers it.
+/// How each intent that was in doubt was settled, according to the store.
 pub(super) async fn settled(store: &AnyStore) -> Result<Settled, Failed> {
     let mut settled = Settled::default();
     for record in list(store, Vec::new()).await? {
@@ -76,7 +76,7 @@ pub(super) async fn settled(store: &AnyStore) -> Result<Settled, Failed> {
     Ok(settled)
 }
 
-/// The intents in the given states; all of them when none is given.
+/// The intents in the given states; all of them if none is given.
 pub(super) async fn list(store: &AnyStore, states: Vec<State>) -> Result<Vec<Record>, Failed> {
     let mut records = Vec::new();
     let mut filter = Filter { states, limit: PAGE_RECORDS_MAX, ..Filter::default() };
@@ -90,12 +90,12 @@ pub(super) async fn list(store: &AnyStore, states: Vec<State>) -> Result<Vec<Rec
     }
 }
 
-/// Waits until nobody is believed to be at work.
+/// Waits until all leases have expired.
 pub(super) async fn wait_for_leases(store: &AnyStore) -> Result<(), Failed> {
     let deadline = Instant::now() + LAPSE_MAX;
     while !list(store, vec![State::InProgress]).await?.is_empty() {
         if Instant::now() > deadline {
-            return Err(Failed::not_done("an intent stays in progress although nobody works on it"));
+            return Err(Failed::not_done("an intent stays in progress although no process works on it"));
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }

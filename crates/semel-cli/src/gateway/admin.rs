@@ -1,4 +1,4 @@
-//! What the gateway tells those who run it: whether its store answers, what it counts, and what it adds to an API.
+//! The gateway's admin pages: readiness (the store answers), metrics, and the OpenAPI description.
 
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ use super::metrics::Counted;
 use super::openapi;
 use crate::admin::{Document, Pages};
 
-/// How long the store may take to say that it is there.
+/// How long the store may take to answer the readiness check.
 const READY_TIME_MAX: Duration = Duration::from_secs(2);
 
-/// What the admin listener knows.
+/// The gateway's admin pages.
 #[derive(Clone)]
 pub(super) struct Admin {
     pub(super) guard: Guard<AnyStore>,
@@ -22,16 +22,16 @@ pub(super) struct Admin {
 }
 
 impl Pages for Admin {
-    /// Requests should come here: the store answers, and nothing is about to end.
+    /// Ready for requests: the store answers, and the gateway is not stopping.
     async fn ready(&self) -> Result<(), String> {
         if *self.stopping.borrow() {
             return Err("stopping".to_owned());
         }
         // An id that no intent has: a real read that finds nothing.
-        let nobody: IntentId = "0".repeat(64).parse().map_err(|_| "no id")?;
-        match tokio::time::timeout(READY_TIME_MAX, self.guard.store().get(nobody)).await {
+        let unused: IntentId = "0".repeat(64).parse().map_err(|_| "no id")?;
+        match tokio::time::timeout(READY_TIME_MAX, self.guard.store().get(unused)).await {
             Ok(Ok(_)) => Ok(()),
-            Ok(Err(error)) => Err(format!("the store cannot be asked: {error}")),
+            Ok(Err(error)) => Err(format!("the store failed: {error}")),
             Err(_) => Err(format!("the store did not answer within {READY_TIME_MAX:?}")),
         }
     }

@@ -1,6 +1,6 @@
-//! Asking upstream whether the caller may, before anything is claimed or replayed.
+//! Asks upstream whether the caller is allowed, before anything is claimed or replayed.
 //!
-//! A replay is an answer too: who is not allowed to ask must not get it. Only upstream knows who is allowed, so
+//! A replay is an answer too, and a caller who is not allowed must not get it. Only upstream knows who is allowed, so
 //! it is asked with the caller's own credentials, like nginx's `auth_request` does.
 
 use http::header::{self, HeaderName, HeaderValue};
@@ -14,26 +14,26 @@ use super::forwarded_headers;
 use super::problem::{GatewayError, Problem};
 use super::upstream::Failed;
 
-/// Most that is read of an answer nobody will see, to keep its connection.
+/// Most bytes read of an answer that is thrown away, so that its connection can be reused.
 const ANSWER_BYTES_MAX: usize = 64 << 10;
 
 const X_FORWARDED_METHOD: HeaderName = HeaderName::from_static("x-forwarded-method");
 const X_FORWARDED_URI: HeaderName = HeaderName::from_static("x-forwarded-uri");
 
-/// Whom upstream took the caller for, in the extensions of a request.
+/// The caller's identity according to upstream, in the extensions of a request.
 #[derive(Clone, Debug)]
 pub(super) struct Principal(pub(super) HeaderValue);
 
-/// What upstream said.
+/// What upstream answered.
 pub(super) enum Allowed {
     Yes(Option<Principal>),
-    /// Its own answer, to be passed on.
+    /// Upstream's own answer, to be passed on.
     No(Box<Response<Payload>>),
-    /// Nobody knows.
+    /// It could not be checked.
     Failed(Problem),
 }
 
-/// The question, and what of the caller goes with it.
+/// The request to ask with, and the caller's headers that go with it.
 #[derive(Clone)]
 pub(super) struct Authorize {
     pub(super) question: Question,
@@ -44,20 +44,20 @@ pub(super) struct Authorize {
 }
 
 impl Authorize {
-    /// Asks. Nothing of it is remembered: a permission may be withdrawn between two retries.
+    /// Asks upstream. The answer is not cached: a permission may be withdrawn between two retries.
     pub(super) async fn ask(&self, parts: &Parts) -> Allowed {
         let counted = &self.forward.counted;
         let request = match self.request(parts) {
             Ok(request) => self.forward.address(request),
             Err(error) => {
-                tracing::error!(%error, "authorize cannot be asked");
+                tracing::error!(%error, "could not build the authorize request; check the authorize setting");
                 return Allowed::Failed(GatewayError::AuthorizeFailed.into());
             }
         };
         let mut response = match self.forward.upstream.send(request).await {
             Ok(response) => response,
             Err(failed) => {
-                tracing::warn!(%failed, "authorize was not answered; nothing was claimed");
+                tracing::warn!(%failed, "upstream did not answer the authorize request; nothing was claimed");
                 counted.authorize("failed");
                 let timed_out = matches!(failed, Failed::Unknown { timed_out: true, .. });
                 let status = if timed_out { StatusCode::GATEWAY_TIMEOUT } else { StatusCode::BAD_GATEWAY };
@@ -74,14 +74,14 @@ impl Authorize {
             Some(name) => match only(response.headers(), name) {
                 Some(value) => Some(Principal(value)),
                 None => {
-                    tracing::error!(header = %name, "authorize was answered without the header that names the tenant");
+                    tracing::error!(header = %name, "the answer to authorize lacks the header that names the tenant");
                     counted.authorize("failed");
                     return Allowed::Failed(GatewayError::AuthorizeFailed.into());
                 }
             },
         };
         counted.authorize("allowed");
-        // Read to its end, so that the connection can be used again.
+        // Read to its end, so that the connection can be reused.
         let _ = collected(response.into_body(), ANSWER_BYTES_MAX).await;
         Allowed::Yes(principal)
     }
@@ -107,7 +107,7 @@ impl Authorize {
         for (name, value) in forwarded_headers::forwarded_of(&parts.headers) {
             headers.append(name, value);
         }
-        // What for, where upstream's permissions depend on it.
+        // Method and path, in case upstream's permissions depend on them.
         headers.insert(X_FORWARDED_METHOD, HeaderValue::from_str(parts.method.as_str())?);
         let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
         headers.insert(X_FORWARDED_URI, HeaderValue::from_str(path)?);

@@ -1,4 +1,4 @@
-//! Bodies on their way through: bounded in the time they may stand still, and watched.
+//! Bodies while they are forwarded, with an idle timeout and a progress count.
 
 use std::fmt;
 use std::future::Future;
@@ -15,7 +15,7 @@ use http_body_util::{BodyExt, Full};
 use tokio::time::{Instant, Sleep};
 
 pub(super) type BoxError = Box<dyn std::error::Error + Send + Sync>;
-/// Any body, as it is forwarded.
+/// Any body that is forwarded.
 pub(super) type Payload = UnsyncBoxBody<Bytes, BoxError>;
 
 /// A body of these bytes.
@@ -23,7 +23,7 @@ pub(super) fn whole(bytes: impl Into<Bytes>) -> Payload {
     Full::new(bytes.into()).map_err(|never| match never {}).boxed_unsync()
 }
 
-/// All of a body, if it is no longer than this.
+/// Reads a whole body of at most `bytes_max`.
 pub(super) async fn collected(mut body: Payload, bytes_max: usize) -> Result<Bytes, BoxError> {
     let mut all = BytesMut::new();
     while let Some(frame) = body.frame().await {
@@ -36,24 +36,24 @@ pub(super) async fn collected(mut body: Payload, bytes_max: usize) -> Result<Byt
     Ok(all.freeze())
 }
 
-/// Nothing came for too long.
+/// The idle timeout of a body has passed.
 #[derive(Debug)]
-pub(super) struct StoodStill(Duration);
+pub(super) struct BodyIdle(Duration);
 
-impl fmt::Display for StoodStill {
+impl fmt::Display for BodyIdle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "nothing of the body came for {:?}", self.0)
+        write!(f, "no part of the body arrived for {:?}", self.0)
     }
 }
 
-impl std::error::Error for StoodStill {}
+impl std::error::Error for BodyIdle {}
 
-/// How far a body has come, for whoever waits for what comes after it.
+/// Progress of a request's body, read by the task that waits for the answer.
 #[derive(Clone, Default, Debug)]
-pub(super) struct Progress(Arc<Marks>);
+pub(super) struct Progress(Arc<ProgressState>);
 
 #[derive(Default, Debug)]
-struct Marks {
+struct ProgressState {
     frames: AtomicU64,
     failed: AtomicBool,
 }
@@ -63,25 +63,24 @@ impl Progress {
         self.0.frames.load(Ordering::Relaxed)
     }
 
-    /// The sender broke off; not whoever reads.
+    /// The sender aborted, not the reader.
     pub(super) fn failed(&self) -> bool {
         self.0.failed.load(Ordering::Relaxed)
     }
 }
 
-/// A body that fails when nothing of it comes for a time, and tells its progress. It may hold something until
-/// it ends or is dropped.
+/// A body that fails after an idle timeout and counts its progress. It may own a guard that is dropped with it.
 pub(super) struct Watched<B, H = ()> {
     body: B,
     idle_max: Option<Duration>,
     sleep: Option<Pin<Box<Sleep>>>,
     progress: Progress,
-    _held: H,
+    _guard: H,
 }
 
 impl<B, H> Watched<B, H> {
-    pub(super) fn new(body: B, idle_max: Option<Duration>, progress: Progress, held: H) -> Self {
-        Self { body, idle_max, sleep: None, progress, _held: held }
+    pub(super) fn new(body: B, idle_max: Option<Duration>, progress: Progress, guard: H) -> Self {
+        Self { body, idle_max, sleep: None, progress, _guard: guard }
     }
 }
 
@@ -104,7 +103,7 @@ where
             let sleep = this.sleep.get_or_insert_with(|| Box::pin(tokio::time::sleep(idle_max)));
             ready!(sleep.as_mut().poll(cx));
             this.progress.0.failed.store(true, Ordering::Relaxed);
-            return Poll::Ready(Some(Err(Box::new(StoodStill(idle_max)))));
+            return Poll::Ready(Some(Err(Box::new(BodyIdle(idle_max)))));
         };
         if let (Some(sleep), Some(idle_max)) = (&mut this.sleep, this.idle_max) {
             sleep.as_mut().reset(Instant::now() + idle_max);

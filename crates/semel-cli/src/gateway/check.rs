@@ -1,4 +1,4 @@
-//! `--check`: the settings that hold, as a file that would set them.
+//! `--check`: the effective settings, as a configuration file that would set them.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -202,7 +202,7 @@ fn inline(value: &Value) -> String {
         Value::Array(values) => {
             format!("[{}]", values.iter().map(inline).collect::<Vec<_>>().join(", "))
         }
-        // JSON's texts, numbers and booleans are TOML's.
+        // Strings, numbers and booleans are the same in JSON and TOML.
         value => value.to_string(),
     }
 }

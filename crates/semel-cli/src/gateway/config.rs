@@ -1,4 +1,4 @@
-//! The configuration file. Unknown keys are errors: a misspelled `retention` must not be a default one.
+//! The configuration file. Unknown keys are errors: a misspelled `retention` must not fall back to the default.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -18,7 +18,7 @@ use crate::keys::KeySource;
 /// Largest configuration that is read.
 const CONFIG_BYTES_MAX: u64 = 1 << 20;
 
-/// Everything a file can say; what it does not say is left to flags and defaults.
+/// The contents of a file; what is missing comes from flags and defaults.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct File {
@@ -135,7 +135,7 @@ pub(super) struct OperationTable {
 }
 
 impl File {
-    /// Reads a file, or says what is wrong and in which line.
+    /// Reads a file; an error names the line.
     pub(super) fn read(path: &Path) -> Result<Self, Failed> {
         let shown = path.display();
         let wrong = |why: &dyn std::fmt::Display| Failed::usage(format!("cannot read {shown}: {why}"));

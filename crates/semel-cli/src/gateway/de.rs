@@ -1,4 +1,4 @@
-//! Settings that are more than text, read where they stand so that an error names its line.
+//! Parsers for settings, run during deserialisation so that an error names its line.
 
 use std::fmt::Display;
 use std::time::Duration;
@@ -15,10 +15,10 @@ use crate::duration::{parse_ms, parse_retention};
 use crate::keys::{KeySource, parse_source};
 use crate::size::parse_bytes;
 
-/// How far the clock that made a time-ordered key may be off.
+/// How far the clock of a client that makes time-ordered keys may be off.
 const KEY_SKEW_MS: u64 = 60_000;
 
-/// What can be read from a text in the configuration.
+/// Values that are parsed from text in the configuration.
 pub(super) trait FromText: Sized {
     fn from_text(text: &str) -> Result<Self, String>;
 }
@@ -38,14 +38,14 @@ fn one_of<T: Clone>(what: &str, text: &str, choices: &[(&str, T)]) -> Result<T, 
     let found = choices.iter().find(|(name, _)| *name == text).map(|(_, value)| value.clone());
     found.ok_or_else(|| {
         let names: Vec<&str> = choices.iter().map(|(name, _)| *name).collect();
-        format!("{text:?} is no {what}; use {}", names.join(", "))
+        format!("{text:?} is not a valid {what}; use {}", names.join(", "))
     })
 }
 
 impl FromText for Duration {
     fn from_text(text: &str) -> Result<Self, String> {
         match parse_ms(text)? {
-            0 => Err("a duration of nothing would end everything at once".to_owned()),
+            0 => Err("a duration of zero would end everything at once; use at least 1ms".to_owned()),
             ms => Ok(Self::from_millis(ms)),
         }
     }
@@ -68,7 +68,7 @@ impl FromText for Effect {
         if text == Self::Atomic.as_str() {
             return Err(
                 "effect = \"atomic\" needs claim and rows in one transaction, which a gateway cannot \
-                        have; use opaque, or keyed where the service honours the key itself"
+                        have; use opaque, or keyed if the service honours the key itself"
                     .to_owned(),
             );
         }
@@ -79,7 +79,7 @@ impl FromText for Effect {
 impl FromText for On5xx {
     fn from_text(text: &str) -> Result<Self, String> {
         let choices = [("retry", Self::Retry), ("hold", Self::Hold), ("replay", Self::Replay)];
-        one_of("meaning of a 5xx", text, &choices)
+        one_of("on_5xx setting", text, &choices)
     }
 }
 
@@ -112,11 +112,11 @@ impl FromText for Preset {
     }
 }
 
-/// What a duplicate gets while the first is at it.
+/// What a duplicate gets while the first request is in flight.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Duplicates {
     pub(super) in_flight: InFlight,
-    /// "In progress" is told as 202.
+    /// Answer "in progress" with 202.
     pub(super) accept: bool,
 }
 
@@ -153,7 +153,9 @@ impl FromText for Duplicates {
             "accept" => (InFlight::Reject, true),
             _ => match text.strip_prefix("wait:") {
                 Some(wait) => (InFlight::Wait(Duration::from_text(wait)?), false),
-                None => return Err(format!("{text:?} is no in_flight; use reject, accept or wait:2s")),
+                None => {
+                    return Err(format!("{text:?} is not a valid in_flight; use reject, accept or wait:2s"));
+                }
             },
         };
         Ok(Self { in_flight, accept })
@@ -162,14 +164,14 @@ impl FromText for Duplicates {
 
 impl FromText for HeaderName {
     fn from_text(text: &str) -> Result<Self, String> {
-        text.parse().map_err(|_| format!("{text:?} is no header name"))
+        text.parse().map_err(|_| format!("{text:?} is not a header name"))
     }
 }
 
 /// Where a request's tenant comes from.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Tenant {
-    /// A header of the request, which something in front has checked.
+    /// A header of the request, checked by a proxy in front.
     Header(HeaderName),
     /// A header of the answer to `authorize`.
     Auth(HeaderName),
@@ -177,7 +179,8 @@ pub(super) enum Tenant {
 
 impl FromText for Tenant {
     fn from_text(text: &str) -> Result<Self, String> {
-        let wrong = || format!("{text:?} says no tenant; use header:X-Tenant-Id or auth:X-User-Id");
+        let wrong =
+            || format!("{text:?} is not where a tenant can be; use header:X-Tenant-Id or auth:X-User-Id");
         let (kind, name) = text.split_once(':').ok_or_else(wrong)?;
         let name = HeaderName::from_text(name)?;
         match kind {
@@ -194,8 +197,8 @@ impl FromText for Tenant {
 fn stable(name: &HeaderName) -> Result<(), String> {
     if [header::AUTHORIZATION, header::PROXY_AUTHORIZATION, header::COOKIE].contains(name) {
         return Err(format!(
-            "the header {name} is no scope: its value changes when a token is refreshed, and a retry after that \
-             would be a new intent; let upstream name the principal with authorize = \"GET /whoami\" and \
+            "the header {name} cannot be the tenant: its value changes when a token is refreshed, and a retry after \
+             that would be a new intent; let upstream name the principal with authorize = \"GET /whoami\" and \
              tenant = \"auth:X-User-Id\""
         ));
     }
@@ -211,7 +214,7 @@ impl std::fmt::Display for Tenant {
     }
 }
 
-/// A question to upstream: `GET /whoami`, or `GET /payments/by-key/{key}`.
+/// A read-only request to upstream: `GET /whoami`, or `GET /payments/by-key/{key}`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Question {
     pub(super) method: Method,
@@ -220,17 +223,17 @@ pub(super) struct Question {
 
 impl FromText for Question {
     fn from_text(text: &str) -> Result<Self, String> {
-        let wrong = |why: &dyn Display| format!("{text:?} is no question to upstream: {why}");
+        let wrong = |why: &dyn Display| format!("{text:?} is not a valid request to upstream: {why}");
         let (method, path) = text.split_once(' ').ok_or_else(|| wrong(&"write it like GET /whoami"))?;
         let method = match method {
             "GET" => Method::GET,
             "HEAD" => Method::HEAD,
-            _ => return Err(wrong(&"it may only read, with GET or HEAD")),
+            _ => return Err(wrong(&"it may only read; use GET or HEAD")),
         };
         let filled = path.replace("{key}", "k").replace("{tenant}", "t");
         if !filled.starts_with('/') || filled.contains(['{', '}', '#']) {
             return Err(wrong(
-                &"the path begins with a slash, and {key} and {tenant} are all it can be filled with",
+                &"the path must begin with a slash, and {key} and {tenant} are its only placeholders",
             ));
         }
         filled.parse::<PathAndQuery>().map_err(|error| wrong(&error))?;
@@ -246,7 +249,7 @@ impl Display for Question {
 
 impl FromText for Uri {
     fn from_text(text: &str) -> Result<Self, String> {
-        let wrong = |why: &str| format!("upstream {text:?} is no address: {why}");
+        let wrong = |why: &str| format!("upstream {text:?} is not a valid address: {why}");
         let uri: Self = text.parse().map_err(|_| wrong("write it like http://127.0.0.1:3000"))?;
         match uri.scheme_str() {
             Some("http") => {}
@@ -259,16 +262,16 @@ impl FromText for Uri {
         }
         let authority = uri.authority().filter(|authority| !authority.as_str().contains('@'));
         if authority.is_none_or(|authority| authority.host().is_empty()) {
-            return Err(wrong("it names no host, or a user"));
+            return Err(wrong("it must have a host and no user"));
         }
         if uri.path_and_query().is_some_and(|path| path.as_str() != "/") {
-            return Err(wrong("it has a path; requests keep theirs"));
+            return Err(wrong("it has a path; remove it, requests keep their own"));
         }
         Ok(uri)
     }
 }
 
-/// What goes to the log.
+/// The log level.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Level(pub(super) tracing::Level);
 
@@ -296,10 +299,10 @@ mod tests {
             (Tenant::from_text("header:cookie").unwrap_err(), "a retry after that would be a new intent"),
             (Tenant::from_text("X-Tenant-Id").unwrap_err(), "use header:X-Tenant-Id"),
             (Question::from_text("POST /whoami").unwrap_err(), "may only read"),
-            (Question::from_text("GET /a/{id}").unwrap_err(), "all it can be filled with"),
+            (Question::from_text("GET /a/{id}").unwrap_err(), "its only placeholders"),
             (Uri::from_text("https://a").unwrap_err(), "plain HTTP"),
             (Uri::from_text("http://a/b").unwrap_err(), "it has a path"),
-            (Uri::from_text("http://u@a").unwrap_err(), "or a user"),
+            (Uri::from_text("http://u@a").unwrap_err(), "no user"),
             (Uri::from_text("127.0.0.1:1").unwrap_err(), "write it like http://"),
             (Profile::from_text("x").unwrap_err(), "use classic, ietf, stripe"),
         ] {

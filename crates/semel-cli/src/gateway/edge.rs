@@ -1,4 +1,4 @@
-//! What becomes of one request: screened, authorised, limited, guarded, forwarded, answered.
+//! The path of one request: checked, authorised, limited, guarded, forwarded, answered.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -34,9 +34,9 @@ pub(super) struct Edge {
     pub(super) shadow: Option<Shadow>,
     pub(super) counted: Counted,
     pub(super) profile: Profile,
-    /// Where the status resource is, when an operation needs it.
+    /// The path of the status resource, if an operation needs it.
     pub(super) status_path: Option<String>,
-    /// What protects each declared operation, and when it is looked up; nothing protects the others.
+    /// The effect of each declared operation, and the delay of its lookup; others are opaque and have none.
     pub(super) effects: HashMap<String, (Effect, Option<Duration>)>,
     pub(super) headers_max: usize,
     pub(super) body_idle: Duration,
@@ -66,14 +66,14 @@ impl Edge {
                 problem.response(self.profile).map(whole)
             }
         };
-        // The connection is busy until the last byte is on its way.
+        // The connection is busy until the last byte is sent.
         response.map(|body| Watched::new(body, None, Progress::default(), busy).boxed_unsync())
     }
 
     async fn respond(&self, mut parts: Parts, body: Payload) -> Result<Response<Payload>, Problem> {
         screen(&parts, self.headers_max)?;
         if let Some(shadow) = &self.shadow {
-            return Box::pin(shadow.watch(parts, body)).await.map_err(|broken| self.told(&broken));
+            return Box::pin(shadow.watch(parts, body)).await.map_err(|broken| self.problem(&broken));
         }
         let status = self.status_path.as_deref().is_some_and(|path| is_under(parts.uri.path(), path));
         let looked = self.layer.look(&parts);
@@ -101,17 +101,17 @@ impl Edge {
             };
             return Ok(response.map(|body| body.map_err(|never| match never {}).boxed_unsync()));
         }
-        let mut _place = None;
+        let mut _permit = None;
         if let Some(limits) = &self.limits
             && let Look::Guarded(intent) = self.layer.look(&parts)
         {
             let first = FirstRun::default();
             parts.extensions.insert(first.clone());
-            _place = Box::pin(limits.admit(&intent, first)).await?;
+            _permit = Box::pin(limits.admit(&intent, first)).await?;
         }
         let mut guarded = self.guarded.clone();
         let answered = guarded.call(Request::from_parts(parts, body)).await;
-        let response = answered.map_err(|broken| self.told(&broken))?;
+        let response = answered.map_err(|broken| self.problem(&broken))?;
         let ours = response.headers();
         self.counted.request(match () {
             () if ours.contains_key(headers::IDEMPOTENCY_PROBLEM) => "problem",
@@ -121,8 +121,8 @@ impl Edge {
         Ok(response.map(|body| body.boxed_unsync()))
     }
 
-    /// What a client is told when upstream gave no answer.
-    pub(super) fn told(&self, broken: &Broken) -> Problem {
+    /// The problem that a client gets when upstream gave no answer.
+    pub(super) fn problem(&self, broken: &Broken) -> Problem {
         match (&broken.failed, &broken.operation) {
             (Failed::NotSent(_), _) => GatewayError::UpstreamUnreachable.into(),
             (Failed::ClientBroke, _) => GatewayError::BodyBroken.into(),
@@ -131,15 +131,15 @@ impl Edge {
             }
             (Failed::Unknown { timed_out, .. }, Some(operation)) => {
                 let (effect, settle) = self.effects.get(operation).copied().unwrap_or_default();
-                let trouble = if effect.may_rerun() {
+                let error = if effect.may_rerun() {
                     GatewayError::AttemptFailed
                 } else {
                     GatewayError::OutcomeUncertain
                 };
                 let status = if *timed_out { StatusCode::GATEWAY_TIMEOUT } else { StatusCode::BAD_GATEWAY };
-                let problem = Problem::from(trouble).status(status);
-                // When a lookup may have found out.
-                match settle.filter(|_| trouble == GatewayError::OutcomeUncertain) {
+                let problem = Problem::from(error).status(status);
+                // By then a lookup may have settled it.
+                match settle.filter(|_| error == GatewayError::OutcomeUncertain) {
                     Some(settle) => problem.retry_after(settle),
                     None => problem,
                 }
@@ -148,6 +148,6 @@ impl Edge {
     }
 }
 
-fn is_under(path: &str, place: &str) -> bool {
-    path.strip_prefix(place).is_some_and(|rest| rest.starts_with('/'))
+fn is_under(path: &str, prefix: &str) -> bool {
+    path.strip_prefix(prefix).is_some_and(|rest| rest.starts_with('/'))
 }

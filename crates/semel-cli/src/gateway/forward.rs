@@ -1,4 +1,4 @@
-//! One request, sent on; and what its claim is told when that fails.
+//! Forwards one request to upstream, and marks its claim when nothing was sent.
 
 use std::future::Future;
 use std::net::IpAddr;
@@ -20,23 +20,23 @@ use super::metrics::Counted;
 use super::quota::Quotas;
 use super::upstream::{Failed, Upstream};
 
-/// Who asks, as the gateway knows it.
+/// The client of a connection.
 #[derive(Clone, Debug)]
 pub(super) struct Peer {
-    /// Its address, as headers say it.
+    /// Its address, as a header value.
     pub(super) shown: HeaderValue,
     pub(super) trusted: bool,
 }
 
 impl Peer {
     pub(super) fn new(address: IpAddr, trusted: bool) -> Self {
-        // The text of an address is that of a header, whichever it is.
+        // The text of any address is a valid header value.
         let shown = HeaderValue::from_str(&address.to_canonical().to_string());
         Self { shown: shown.unwrap_or(HeaderValue::from_static("unknown")), trusted }
     }
 }
 
-/// Told when a request turned out to be the first of its intent.
+/// Set when a request turns out to be the first attempt of its intent.
 #[derive(Clone, Default, Debug)]
 pub(super) struct FirstRun(Arc<AtomicBool>);
 
@@ -46,27 +46,27 @@ impl FirstRun {
     }
 }
 
-/// Why there is no answer, and whose request it was.
+/// Why there is no answer, and to which operation.
 #[derive(Debug)]
 pub(super) struct Broken {
     pub(super) failed: Failed,
-    /// The operation, where the request was guarded.
+    /// The operation, if the request was guarded.
     pub(super) operation: Option<String>,
 }
 
-/// Sends requests on.
+/// Forwards requests to upstream.
 #[derive(Clone)]
 pub(super) struct Forward {
     pub(super) upstream: Upstream,
     pub(super) keep_host: bool,
-    /// Headers that the gateway reads: a client cannot name them hop-by-hop.
+    /// Headers that the gateway reads: a client cannot declare them hop-by-hop.
     pub(super) end_to_end: Arc<[HeaderName]>,
     pub(super) counted: Counted,
     pub(super) quotas: Quotas,
 }
 
 impl Forward {
-    /// Makes a request fit for upstream: nothing of the client's connection, and who asked.
+    /// Prepares a request for upstream: removes hop-by-hop headers and adds the forwarded ones.
     pub(super) fn address<B>(&self, mut request: Request<B>) -> Request<B> {
         let peer = request.extensions().get::<Peer>().cloned();
         let authority = request.uri().authority().map(|authority| authority.as_str().to_owned());
@@ -75,7 +75,7 @@ impl Forward {
         *request.version_mut() = Version::HTTP_11;
         let headers = request.headers_mut();
         forwarded_headers::strip(headers, &self.end_to_end);
-        // hyper has said "continue" by itself.
+        // hyper has answered "100 Continue" by itself.
         headers.remove(header::EXPECT);
         let host = match authority {
             Some(authority) => HeaderValue::from_str(&authority).ok(),
@@ -91,7 +91,7 @@ impl Forward {
         request
     }
 
-    /// Sends a request on, under its claim where it has one.
+    /// Forwards a request, under its claim if it has one.
     pub(super) async fn send(self, request: Request<Payload>) -> Result<Response<Payload>, Broken> {
         let claim = request.extensions().get::<ClaimHandle>().cloned();
         if let (Some(claim), Some(first)) = (&claim, request.extensions().get::<FirstRun>())
@@ -115,7 +115,7 @@ impl Forward {
                 let kind = if matches!(failed, Failed::NotSent(_)) { "not_sent" } else { "unknown" };
                 self.counted.upstream_failed(kind);
                 let operation = claim.map(|claim| claim.intent().operation().as_str().to_owned());
-                tracing::warn!(%failed, operation, "upstream gave no answer");
+                tracing::warn!(%failed, operation, "the upstream service gave no answer");
                 Err(Broken { failed, operation })
             }
         }

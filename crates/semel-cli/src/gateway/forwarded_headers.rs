@@ -1,4 +1,4 @@
-//! What belongs to one connection stays there, and what the next one should know is said.
+//! Removes hop-by-hop headers, and adds the `X-Forwarded-…` ones.
 
 use std::net::IpAddr;
 
@@ -10,8 +10,8 @@ const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 
-/// RFC 9110, section 7.6.1, and what is treated like them in practice. Trailers are not forwarded, so neither
-/// is what announces them.
+/// RFC 9110, section 7.6.1, and headers treated the same in practice. Trailers are not forwarded, so neither is the
+/// header that announces them.
 const HOP_BY_HOP: [HeaderName; 9] = [
     header::CONNECTION,
     header::PROXY_AUTHENTICATE,
@@ -24,8 +24,7 @@ const HOP_BY_HOP: [HeaderName; 9] = [
     HeaderName::from_static("proxy-connection"),
 ];
 
-/// Naming these in `Connection` does not make them hop-by-hop: it would only take from upstream what the request
-/// is about, and who asks.
+/// Naming these in `Connection` does not make them hop-by-hop: upstream needs them to know the request and its sender.
 const END_TO_END: [HeaderName; 6] = [
     header::AUTHORIZATION,
     header::CONTENT_LENGTH,
@@ -35,10 +34,10 @@ const END_TO_END: [HeaderName; 6] = [
     headers::IDEMPOTENCY_KEY,
 ];
 
-/// Takes out what belongs to one connection only, what `Connection` names included; not what is in `kept`, though: what the
-/// gateway itself has read (the key, the tenant, who asks) upstream has to see too.
+/// Removes hop-by-hop headers, those named by `Connection` included, except those in `kept`: upstream must also see the
+/// headers that the gateway has read (key, tenant, credentials).
 pub(super) fn strip(headers: &mut HeaderMap, kept: &[HeaderName]) {
-    // Mostly there is none: to look at the few names there are costs less than to look for each of these.
+    // Usually there is none: scanning the request's few names is cheaper than looking up each of these.
     if !headers.keys().any(|name| HOP_BY_HOP.contains(name)) {
         return;
     }
@@ -51,7 +50,7 @@ pub(super) fn strip(headers: &mut HeaderMap, kept: &[HeaderName]) {
     for name in &HOP_BY_HOP {
         headers.remove(name);
     }
-    // What was chunked has no length, whatever it said.
+    // A chunked body has no valid length.
     if chunked {
         headers.remove(header::CONTENT_LENGTH);
     }
@@ -65,7 +64,7 @@ fn named_by_connection(headers: &HeaderMap) -> Option<Vec<HeaderName>> {
     Some(names.filter(|name| !END_TO_END.contains(name)).collect())
 }
 
-/// Whose word about earlier hops is believed.
+/// Proxies whose `X-Forwarded-…` headers are believed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Trusted(Vec<(IpAddr, u8)>);
 
@@ -73,7 +72,7 @@ impl Trusted {
     /// Reads addresses such as `10.0.0.0/8` or `::1`.
     pub(super) fn parse(texts: &[String]) -> Result<Self, String> {
         let one = |text: &String| {
-            let wrong = || format!("{text:?} is no address or network; write it like 10.0.0.0/8");
+            let wrong = || format!("{text:?} is not an address or network; write it like 10.0.0.0/8");
             let (address, bits) = text.split_once('/').map_or((text.as_str(), None), |(a, b)| (a, Some(b)));
             let address: IpAddr = address.parse().map_err(|_| wrong())?;
             let bits_max = if address.is_ipv4() { 32 } else { 128 };
@@ -99,7 +98,7 @@ impl Trusted {
     }
 }
 
-/// Says who asked, for which host and how: in front of what a trusted peer said, instead of what another did.
+/// Sets the `X-Forwarded-…` headers: extends what a trusted peer sent, replaces what any other did.
 pub(super) fn forwarded(
     headers: &mut HeaderMap,
     peer: HeaderValue,
@@ -107,9 +106,9 @@ pub(super) fn forwarded(
     host: Option<&HeaderValue>,
 ) {
     if !trusted {
-        let said: Vec<HeaderName> =
-            headers.keys().filter(|name| tells_of_earlier_hops(name)).cloned().collect();
-        for name in said {
+        let names: Vec<HeaderName> =
+            headers.keys().filter(|name| is_about_earlier_hops(name)).cloned().collect();
+        for name in names {
             headers.remove(name);
         }
     }
@@ -128,12 +127,12 @@ pub(super) fn forwarded(
     }
 }
 
-/// Whether a proxy says in this header what came to it: the family of `X-Forwarded-…` has no end.
-fn tells_of_earlier_hops(name: &HeaderName) -> bool {
+/// Whether a proxy uses this header to describe the request it received; any `X-Forwarded-…` counts.
+fn is_about_earlier_hops(name: &HeaderName) -> bool {
     name == header::FORWARDED || name == "x-real-ip" || name.as_str().starts_with("x-forwarded-")
 }
 
-/// What earlier hops said, for a question about the same caller.
+/// The headers about earlier hops, for a request about the same caller.
 pub(super) fn forwarded_of(headers: &HeaderMap) -> Vec<(HeaderName, HeaderValue)> {
     let names = [X_FORWARDED_FOR, X_FORWARDED_HOST, X_FORWARDED_PROTO, header::FORWARDED];
     let lines =

@@ -1,47 +1,47 @@
-//! What a connection is doing, so that one that does nothing can be ended.
+//! Idle timeouts of client connections.
 //!
-//! Nothing here keeps a timer: whoever works on a connection leaves a mark, and the connection's own task looks
-//! at the marks every now and then.
+//! There is no timer per phase: the code that uses a connection records the time, and the connection's own task checks
+//! these times at an interval.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// No moment.
+/// Not set.
 const NEVER: u64 = u64::MAX;
 
-/// Bounds of a connection's phases.
+/// The timeouts of a connection's phases.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Phases {
     /// From the first byte of a request's head to its last.
     pub(super) header_read: Duration,
     /// Between two requests.
     pub(super) idle: Duration,
-    /// While the other side takes nothing.
+    /// While the client reads nothing.
     pub(super) write_idle: Duration,
 }
 
 impl Phases {
-    /// How often to look: often enough to be off by a quarter at most.
-    pub(super) fn look_every(&self) -> Duration {
+    /// The interval of checks: late by at most a quarter of the shortest timeout.
+    pub(super) fn check_every(&self) -> Duration {
         let shortest = self.header_read.min(self.idle).min(self.write_idle);
         (shortest / 4).clamp(Duration::from_millis(20), Duration::from_secs(5))
     }
 }
 
-/// What is to be done with a connection.
+/// What to do with a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Due {
     Nothing,
-    /// It has been idle: say good-bye.
+    /// It has been idle: shut it down gracefully.
     Idle,
-    /// A head never became whole, or nobody takes what is sent: close it.
+    /// A head was never completed, or the client does not read: close it.
     Stuck,
 }
 
-/// The marks of one connection.
+/// The recorded activity of one connection.
 #[derive(Debug)]
-pub(super) struct Pulse {
+pub(super) struct Activity {
     born: Instant,
     active: AtomicUsize,
     idle_since: AtomicU64,
@@ -49,13 +49,13 @@ pub(super) struct Pulse {
     blocked_since: AtomicU64,
 }
 
-impl Pulse {
+impl Activity {
     pub(super) fn new() -> Arc<Self> {
         Arc::new(Self {
             born: Instant::now(),
             active: AtomicUsize::new(0),
             idle_since: AtomicU64::new(0),
-            // Whoever connects is expected to say something, as if it had begun to.
+            // A new connection is expected to send a head, as if it had begun one.
             head_since: AtomicU64::new(0),
             blocked_since: AtomicU64::new(NEVER),
         })
@@ -65,7 +65,7 @@ impl Pulse {
         u64::try_from(self.born.elapsed().as_millis()).unwrap_or(NEVER - 1)
     }
 
-    /// A head has begun; it may have before.
+    /// A head has begun, now or earlier.
     pub(super) fn head_begun(&self) {
         if self.head_since.load(Ordering::Relaxed) == NEVER {
             self.head_since.store(self.now_ms(), Ordering::Relaxed);
@@ -88,13 +88,13 @@ impl Pulse {
         }
     }
 
-    /// A request is under way until what this gives is dropped.
+    /// A request is in flight until the returned guard is dropped.
     pub(super) fn busy(self: &Arc<Self>) -> Busy {
         self.active.fetch_add(1, Ordering::SeqCst);
         Busy(Arc::clone(self))
     }
 
-    /// Nothing is under way, and nothing waits to be written.
+    /// No request is in flight, and nothing waits to be written.
     pub(super) fn is_quiet(&self) -> bool {
         self.active.load(Ordering::SeqCst) == 0 && self.blocked_since.load(Ordering::Relaxed) == NEVER
     }
@@ -117,14 +117,14 @@ impl Pulse {
     }
 }
 
-/// See [`Pulse::busy`].
+/// See [`Activity::busy`].
 #[derive(Debug)]
-pub(super) struct Busy(Arc<Pulse>);
+pub(super) struct Busy(Arc<Activity>);
 
 impl Drop for Busy {
     fn drop(&mut self) {
         self.0.idle_since.store(self.0.now_ms(), Ordering::Relaxed);
-        // What came meanwhile of the next head begins to count now.
+        // If the next head has begun meanwhile, its time counts from now.
         let head = &self.0.head_since;
         if head.load(Ordering::Relaxed) != NEVER {
             head.store(self.0.now_ms(), Ordering::Relaxed);
@@ -147,23 +147,23 @@ mod tests {
 
     #[test]
     fn each_phase_has_its_end() {
-        let pulse = Pulse::new();
+        let activity = Activity::new();
         std::thread::sleep(Duration::from_millis(2));
-        assert_eq!(pulse.due(&LATER), Due::Nothing);
-        assert_eq!(pulse.due(&NOW), Due::Stuck, "it never said anything");
-        pulse.head_whole();
-        let busy = pulse.busy();
-        assert_eq!(pulse.due(&NOW), Due::Nothing, "a request under way has its own bounds");
-        pulse.write_blocked();
+        assert_eq!(activity.due(&LATER), Due::Nothing);
+        assert_eq!(activity.due(&NOW), Due::Stuck, "it never sent anything");
+        activity.head_whole();
+        let busy = activity.busy();
+        assert_eq!(activity.due(&NOW), Due::Nothing, "a request in flight has its own timeouts");
+        activity.write_blocked();
         std::thread::sleep(Duration::from_millis(2));
-        assert_eq!(pulse.due(&NOW), Due::Stuck, "nobody takes the answer");
-        pulse.write_went_on();
+        assert_eq!(activity.due(&NOW), Due::Stuck, "the client does not read the answer");
+        activity.write_went_on();
         drop(busy);
         std::thread::sleep(Duration::from_millis(2));
-        assert_eq!(pulse.due(&NOW), Due::Idle);
-        assert_eq!(pulse.due(&Phases { idle: Duration::from_secs(60), ..NOW }), Due::Nothing);
-        pulse.head_begun();
+        assert_eq!(activity.due(&NOW), Due::Idle);
+        assert_eq!(activity.due(&Phases { idle: Duration::from_secs(60), ..NOW }), Due::Nothing);
+        activity.head_begun();
         std::thread::sleep(Duration::from_millis(2));
-        assert_eq!(pulse.due(&Phases { idle: Duration::from_secs(60), ..NOW }), Due::Stuck);
+        assert_eq!(activity.due(&Phases { idle: Duration::from_secs(60), ..NOW }), Due::Stuck);
     }
 }

@@ -1,4 +1,4 @@
-//! How much one tenant, and one key, may ask for.
+//! Rate limits and quotas per tenant and per key.
 
 use std::time::{Duration, Instant};
 
@@ -23,15 +23,15 @@ pub(super) struct Limits {
     counted: Counted,
 }
 
-/// A place among a tenant's new intents, given back when it turns out not to have been new.
+/// A token of a tenant's rate for new intents, returned if the intent was not new.
 #[must_use]
-pub(super) struct Place<'a> {
+pub(super) struct NewIntentPermit<'a> {
     intents: &'a Buckets,
     tenant: String,
     first: FirstRun,
 }
 
-impl Drop for Place<'_> {
+impl Drop for NewIntentPermit<'_> {
     fn drop(&mut self) {
         if !self.first.happened() {
             self.intents.give_back(&self.tenant, Instant::now());
@@ -56,9 +56,13 @@ impl Limits {
         }
     }
 
-    /// Lets an attempt at an intent through, or says when it may come again. Retries of what is known already
-    /// are not new: they pass however much a tenant has used up, or a limit would turn into a lost answer.
-    pub(super) async fn admit(&self, intent: &Intent, first: FirstRun) -> Result<Option<Place<'_>>, Problem> {
+    /// Admits an attempt at an intent, or says when to retry. Retries of a known intent are not new: they pass however
+    /// much a tenant has used, because a limit would otherwise lose an answer.
+    pub(super) async fn admit(
+        &self,
+        intent: &Intent,
+        first: FirstRun,
+    ) -> Result<Option<NewIntentPermit<'_>>, Problem> {
         let now = Instant::now();
         if let Some(attempts) = &self.attempts
             && let Err(after) = attempts.take(intent.id().as_bytes(), now)
@@ -70,19 +74,19 @@ impl Limits {
         let refused = match (self.quotas.check(tenant), &self.intents) {
             (Err(after), _) => Some((GatewayError::QuotaExceeded, "quota", after)),
             (Ok(()), Some(intents)) => match intents.take(tenant, now) {
-                Ok(()) => return Ok(Some(Place { intents, tenant: tenant.to_owned(), first })),
+                Ok(()) => return Ok(Some(NewIntentPermit { intents, tenant: tenant.to_owned(), first })),
                 Err(after) => Some((GatewayError::TooManyIntents, "intents", after)),
             },
             (Ok(()), None) => None,
         };
-        let Some((trouble, kind, after)) = refused else { return Ok(None) };
-        // Only now is the store asked: whoever is within the limits costs nothing more.
+        let Some((error, kind, after)) = refused else { return Ok(None) };
+        // The store is asked only here: a request within the limits costs no store call.
         match tokio::time::timeout(KNOWN_TIME_MAX, self.store.get(intent.id())).await {
             Ok(Ok(None)) => {
                 self.counted.limited(kind);
-                Err(Problem::from(trouble).retry_after(after))
+                Err(Problem::from(error).retry_after(after))
             }
-            // Known, or the store cannot say: then the guard will.
+            // The intent is known, or the store did not answer: then the guard decides.
             _ => Ok(None),
         }
     }

@@ -1,4 +1,4 @@
-//! Asking the service itself whether an uncertain intent happened.
+//! The lookup: asks the service itself whether an uncertain intent happened.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -15,7 +15,7 @@ use super::body::{collected, whole};
 use super::operation::{Lookup, TENANT};
 use super::upstream::Upstream;
 
-/// What of a lookup's answer is given to the client, beside its body.
+/// Headers of a lookup's answer that the client gets, beside the body.
 const GIVEN: [HeaderName; 5] = [
     header::CONTENT_TYPE,
     header::CONTENT_LANGUAGE,
@@ -24,9 +24,9 @@ const GIVEN: [HeaderName; 5] = [
     header::LOCATION,
 ];
 
-/// `lookup = "GET /payments/by-key/{key}"`: 2xx means that it happened. That it did not is said by
-/// `Idempotency-Effect: not-applied`, or by the status that `lookup_absent` names. Anything else, no answer included, means
-/// that it is still not known: "not found" may come from the wrong host, a wrong path or a replica that is behind.
+/// `lookup = "GET /payments/by-key/{key}"`: 2xx means applied. `Idempotency-Effect: not-applied`, or the status in
+/// `lookup_absent`, means not applied. Anything else, no answer included, means still unknown: "not found" may come
+/// from the wrong host, a wrong path or a replica that lags behind.
 pub(super) struct UpstreamLookup {
     upstream: Upstream,
     lookup: Lookup,
@@ -40,7 +40,7 @@ impl UpstreamLookup {
 
     async fn ask(&self, record: Record) -> Found {
         let intent = &record.intent;
-        // These would name another place, escaped or not.
+        // Escaped or not, these would change the path.
         if matches!(intent.key().as_str(), "." | "..") {
             return Found::Unknown;
         }
@@ -54,7 +54,8 @@ impl UpstreamLookup {
         {
             Ok(request) => request,
             Err(error) => {
-                tracing::error!(%error, operation = intent.operation().as_str(), "a lookup cannot be asked");
+                let operation = intent.operation().as_str();
+                tracing::error!(%error, operation, "could not build the lookup request; check the lookup setting");
                 return Found::Unknown;
             }
         };
@@ -65,7 +66,10 @@ impl UpstreamLookup {
         headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
         for (name, value) in &self.lookup.headers {
             let Ok(mut value) = HeaderValue::from_str(&value.replace(TENANT, &tenant)) else {
-                tracing::error!(%name, operation = intent.operation().as_str(), "the tenant is no value of this header");
+                tracing::error!(
+                    %name, operation = intent.operation().as_str(),
+                    "the tenant cannot be sent in this lookup header; the intent stays uncertain"
+                );
                 return Found::Unknown;
             };
             value.set_sensitive(true);
@@ -74,11 +78,12 @@ impl UpstreamLookup {
         let response = match self.upstream.send(request).await {
             Ok(response) => response,
             Err(failed) => {
-                tracing::warn!(%failed, operation = intent.operation().as_str(), "a lookup was not answered");
+                let operation = intent.operation().as_str();
+                tracing::warn!(%failed, operation, "upstream did not answer a lookup; the intent stays uncertain");
                 return Found::Unknown;
             }
         };
-        match (said_not_applied(response.headers()), response.status()) {
+        match (says_not_applied(response.headers()), response.status()) {
             (true, _) => return Found::NotApplied,
             (false, status) if Some(status) == self.lookup.absent => return Found::NotApplied,
             (false, status) if status.is_success() => {}
@@ -86,8 +91,8 @@ impl UpstreamLookup {
                 let operation = intent.operation().as_str();
                 tracing::warn!(
                     %status, operation,
-                    "a lookup did not say whether it was applied; a service says `Idempotency-Effect: not-applied`, \
-                     or lookup_absent names the status that means it"
+                    "a lookup's answer does not say whether the intent was applied; have the service send \
+                     `Idempotency-Effect: not-applied`, or set lookup_absent to the status that means it"
                 );
                 return Found::Unknown;
             }
@@ -102,9 +107,9 @@ impl UpstreamLookup {
         }
         match collected(body, self.body_bytes_max).await {
             Ok(body) => Found::Applied(Outcome { body: Body::Kept(body), ..outcome }),
-            // It happened; what it answered is too large to keep, or broke off.
+            // It was applied; the answer is too large to keep, or was cut off.
             Err(error) => {
-                tracing::warn!(%error, "the body of a lookup is not kept");
+                tracing::warn!(%error, "could not keep the body of a lookup's answer; callers get none");
                 Found::Applied(outcome)
             }
         }
@@ -117,14 +122,14 @@ impl Asked for UpstreamLookup {
     }
 }
 
-/// The service said in so many words that it was not applied.
-fn said_not_applied(headers: &HeaderMap) -> bool {
-    let mut said = headers.get_all(IDEMPOTENCY_EFFECT).iter();
-    said.next().is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"not-applied"))
-        && said.next().is_none()
+/// The service stated explicitly that it was not applied.
+fn says_not_applied(headers: &HeaderMap) -> bool {
+    let mut values = headers.get_all(IDEMPOTENCY_EFFECT).iter();
+    values.next().is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"not-applied"))
+        && values.next().is_none()
 }
 
-/// Key and tenant are escaped once each: upstream reads back what the client sent.
+/// Key and tenant are escaped once each, so that upstream decodes what the client sent.
 fn filled(template: &str, key: &str, tenant: &str) -> String {
     let mut path = String::with_capacity(template.len() + key.len());
     let mut rest = template;
@@ -143,7 +148,7 @@ fn filled(template: &str, key: &str, tenant: &str) -> String {
     path + rest
 }
 
-/// Everything but unreserved characters, so that a key stays one segment whatever is in it.
+/// Percent-encodes all but unreserved characters, so that any key stays one path segment.
 fn escaped(text: &str) -> String {
     use std::fmt::Write;
     text.bytes().fold(String::with_capacity(text.len()), |mut out, byte| {

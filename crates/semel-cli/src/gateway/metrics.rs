@@ -1,4 +1,4 @@
-//! What the gateway counts beside the guard.
+//! The gateway's own metrics, beside the guard's.
 
 use std::sync::Arc;
 
@@ -37,7 +37,7 @@ pub(super) struct Counted(Arc<Families>);
 struct Families {
     registry: Registry,
     requests: Family<By, Counter>,
-    /// Those of every request, looked up once.
+    /// The counters used by every request, looked up once.
     answered: [(&'static str, Counter); 3],
     connections: Gauge,
     wire_refused: Family<By, Counter>,
@@ -55,17 +55,25 @@ impl Counted {
         let (requests, wire_refused, timed_out, upstream_failed) = (by(), by(), by(), by());
         let (authorize, limited, shadow, connections) = (by(), by(), Family::default(), Gauge::default());
         registry.register(REQUESTS, "Requests by how they were answered", requests.clone());
-        registry.register(CONNECTIONS, "Connections of clients", connections.clone());
-        registry.register(WIRE_REFUSED, "Connections refused for what they sent", wire_refused.clone());
-        registry.register(TIMED_OUT, "Connections ended for doing nothing", timed_out.clone());
+        registry.register(CONNECTIONS, "Open client connections", connections.clone());
+        registry.register(
+            WIRE_REFUSED,
+            "Connections refused for malformed or ambiguous input",
+            wire_refused.clone(),
+        );
+        registry.register(TIMED_OUT, "Connections closed by an idle timeout", timed_out.clone());
         registry.register(
             UPSTREAM_FAILED,
             "Requests without an answer from upstream",
             upstream_failed.clone(),
         );
-        registry.register(AUTHORIZE, "Questions to upstream whether a caller may", authorize.clone());
+        registry.register(AUTHORIZE, "Authorization requests to upstream", authorize.clone());
         registry.register(LIMITED, "Requests refused by a limit", limited.clone());
-        registry.register(SHADOW, "What would have become of requests", Family::clone(&shadow));
+        registry.register(
+            SHADOW,
+            "Requests by what the gateway would have done in shadow mode",
+            Family::clone(&shadow),
+        );
         let answered = ["upstream", "replay", "problem"]
             .map(|kind| (kind, requests.get_or_create(&By { kind }).clone()));
         Self(Arc::new(Families {
@@ -91,7 +99,7 @@ impl Counted {
     }
 
     pub(super) fn wire_refused(&self, refusal: Refusal) {
-        tracing::debug!(why = refusal.as_str(), "a connection was refused for what it sent");
+        tracing::debug!(why = refusal.as_str(), "refused a connection for malformed or ambiguous input");
         self.0.wire_refused.get_or_create(&By { kind: refusal.as_str() }).inc();
     }
 
@@ -124,7 +132,7 @@ impl Counted {
         Connected(self.0.connections.clone())
     }
 
-    /// Behind the guard's own metrics, as one document.
+    /// Appends these metrics to the guard's, as one document.
     pub(super) fn render_after(&self, guard: &str) -> String {
         let mut out = guard.strip_suffix("# EOF\n").unwrap_or(guard).to_owned();
         // Writing to a String does not fail.

@@ -1,17 +1,17 @@
-//! `semel gateway`: the edge's guarantees for a service in any language, as a reverse proxy in front of it.
+//! `semel gateway`: idempotency for a service in any language, as a reverse proxy in front of it.
 //!
 //! | module | what |
 //! |---|---|
-//! | `config`, `de`, `settings`, `operation`, `check` | from file, environment and flags to what holds |
-//! | `listen`, `idle_timeout` | connections: taken, bounded in every phase, ended |
-//! | `wire`, `smuggling` | what an HTTP/1 connection may say |
-//! | `edge` | one request: screened, authorised, limited, guarded, forwarded, answered |
-//! | `request_checks`, `authorize`, `limits` (`token_bucket`, `quota`) | what is asked before anything is claimed |
-//! | `forward`, `forwarded_headers`, `upstream`, `body` | one request on its way, and whether it was sent |
-//! | `lookup` | asking the service about an uncertain intent: when its client retries, and without one |
-//! | `shadow` | watching without touching |
-//! | `problem`, `openapi` | what clients are told |
-//! | `admin`, `metrics` | what those who run it are told |
+//! | `config`, `de`, `settings`, `operation`, `check` | settings, merged from file, environment and flags |
+//! | `listen`, `idle_timeout` | client connections: accepted, with a timeout for every phase, closed |
+//! | `wire`, `smuggling` | strict HTTP/1 parsing, against request smuggling |
+//! | `edge` | one request: checked, authorised, limited, guarded, forwarded, answered |
+//! | `request_checks`, `authorize`, `limits` (`token_bucket`, `quota`) | checks before anything is claimed |
+//! | `forward`, `forwarded_headers`, `upstream`, `body` | forwarding a request, and whether it was sent |
+//! | `lookup` | asks the service about an uncertain intent: on a client's retry, and in the background |
+//! | `shadow` | shadow mode: reports what the gateway would have done |
+//! | `problem`, `openapi` | errors for clients, and their description |
+//! | `admin`, `metrics` | health and metrics for operators |
 
 mod admin;
 mod authorize;
@@ -71,7 +71,7 @@ use crate::keys::{KeySource, protected};
 use crate::log;
 use crate::stdout;
 
-/// Runs a gateway until it is told to stop.
+/// Runs a gateway until it is stopped.
 pub(crate) async fn run(
     args: &Gateway,
     store: Option<&str>,
@@ -105,11 +105,11 @@ pub(crate) async fn run(
     let mut sweeping = SweepLimits::default();
     sweeping.every = settings.recover.sweep_every;
     tokio::spawn(Sweeper::new(&guard).limits(sweeping).run());
-    // Whoever only watches leaves no doubt behind that could be settled.
+    // In shadow mode there are no uncertain intents to reconcile.
     if !settings.shadow {
         tokio::spawn(edge.layer.reconciler().limits(settings.recover.reconcile).run());
     }
-    let places = Arc::new(Semaphore::new(settings.limits.connections_max));
+    let permits = Arc::new(Semaphore::new(settings.limits.connections_max));
     let serving = Serving {
         edge,
         trusted: Arc::new(settings.trusted.clone()),
@@ -121,7 +121,7 @@ pub(crate) async fn run(
         stopping,
     };
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    let accepting = tokio::spawn(listen::listen(listener, serving, Arc::clone(&places)));
+    let accepting = tokio::spawn(listen::listen(listener, serving, Arc::clone(&permits)));
     if json {
         stdout::json(&json!({ "listening": listening.to_string(), "admin": admin_at.to_string() }))?;
     } else {
@@ -133,28 +133,28 @@ pub(crate) async fn run(
         _ = interrupt.recv() => {}
         () = stdin_ended(args.until_stdin_ends) => {}
     }
-    tracing::info!(limit = ?settings.timeouts.drain, "stopping: no new connections, those under way are finished");
+    tracing::info!(limit = ?settings.timeouts.drain, "stopping; no new connections, finishing the requests in flight");
     let drained = async {
         let until = Instant::now() + settings.timeouts.drain;
         let _ = stop.send(true);
         let _ = accepting.await;
         let all = u32::try_from(settings.limits.connections_max).unwrap_or(u32::MAX);
-        let ended = tokio::time::timeout_at(until, places.acquire_many(all)).await.is_ok();
-        // Callers that went away have left their work behind.
+        let ended = tokio::time::timeout_at(until, permits.acquire_many(all)).await.is_ok();
+        // Calls go on when their client has disconnected.
         let left = guard.drain(until.saturating_duration_since(Instant::now())).await;
         (ended, left)
     };
     let (ended, left) = tokio::select! {
         drained = drained => drained,
-        _ = terminate.recv() => return Err(Failed::not_done("stopped at once: told to stop a second time")),
-        _ = interrupt.recv() => return Err(Failed::not_done("stopped at once: told to stop a second time")),
+        _ = terminate.recv() => return Err(Failed::not_done("stopped at once by a second signal")),
+        _ = interrupt.recv() => return Err(Failed::not_done("stopped at once by a second signal")),
     };
     if left.is_clean() && ended {
-        tracing::info!("stopped; nothing was left under way");
+        tracing::info!("stopped; no calls were left in flight");
         return Ok(());
     }
     Err(Failed::not_done(format!(
-        "stopped with {} calls under way and {} outcomes not recorded, which may be uncertain now{}; see `semel ls \
+        "stopped with {} calls in flight and {} outcomes not recorded, which may be uncertain now{}; check `semel ls \
          --state in_progress,uncertain`",
         left.calls,
         left.unrecorded,
@@ -175,8 +175,8 @@ async fn opened(settings: &Settings, metrics: &Metrics) -> Result<AnyStore, Fail
     }
 }
 
-/// Never, unless it was asked for. A thread of its own: reading stdin cannot be cancelled, and must not keep the
-/// process from ending.
+/// Returns when stdin ends; never, unless asked for. Reads in a thread of its own: reading stdin cannot be cancelled,
+/// and must not keep the process from exiting.
 pub(crate) async fn stdin_ended(asked: bool) {
     let (ended, end) = tokio::sync::oneshot::channel::<()>();
     if asked {
@@ -190,7 +190,7 @@ pub(crate) async fn stdin_ended(asked: bool) {
     std::future::pending().await
 }
 
-/// Puts the parts together. Asks nobody, so that `--check` can do it too.
+/// Builds the gateway from its settings. Connects to nothing, so that `--check` can do it too.
 fn build(settings: &Settings, guard: &Guard<AnyStore>, counted: &Counted) -> Result<Arc<Edge>, Failed> {
     let retentions =
         settings.operations.iter().map(|operation| (operation.name.clone(), operation.retention));
@@ -234,7 +234,7 @@ fn build(settings: &Settings, guard: &Guard<AnyStore>, counted: &Counted) -> Res
         counted: counted.clone(),
         profile: settings.profile,
         status_path: accepts.then(|| settings.status_path.clone()),
-        effects: settings.operations.iter().map(Operation::fate).collect(),
+        effects: settings.operations.iter().map(Operation::effect_and_settle).collect(),
         headers_max: settings.limits.head.headers_max,
         body_idle: settings.timeouts.body_idle,
     }))
@@ -253,7 +253,7 @@ fn layer(
     builder = match &settings.scope {
         ScopeOf::SingleTenant => builder.single_tenant(),
         ScopeOf::Tenant(Tenant::Header(name)) => builder.scope_header(name.clone()),
-        // Only what upstream said counts; a header of that name in the request is the client's.
+        // Only upstream's answer counts; a header of that name in the request comes from the client.
         ScopeOf::Tenant(Tenant::Auth(_)) => builder.scope(|parts| {
             let principal = parts.extensions.get::<Principal>();
             let name = principal.and_then(|Principal(value)| value.to_str().ok()).unwrap_or("");

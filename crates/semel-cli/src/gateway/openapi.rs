@@ -1,4 +1,4 @@
-//! What the gateway adds to an API, as OpenAPI 3.1: headers and problems, to be merged into the API's own
+//! The headers and problems that the gateway adds to an API, as OpenAPI 3.1, to be merged into the API's own
 //! description.
 
 use std::collections::BTreeMap;
@@ -8,26 +8,26 @@ use serde_json::{Value, json};
 
 use super::problem::GatewayError;
 
-/// One problem, whoever answers it.
-struct Told {
+/// One problem, of the layer or of the gateway.
+struct ProblemKind {
     code: &'static str,
     status: u16,
     title: &'static str,
     retryable: bool,
 }
 
-fn all() -> Vec<Told> {
-    let layer = Code::ALL.into_iter().map(|code| Told {
+fn all() -> Vec<ProblemKind> {
+    let layer = Code::ALL.into_iter().map(|code| ProblemKind {
         code: code.as_str(),
         status: code.status(Profile::Classic).as_u16(),
         title: code.title(),
         retryable: code.retryable(),
     });
-    let gateway = GatewayError::ALL.into_iter().map(|trouble| Told {
-        code: trouble.code(),
-        status: trouble.status().as_u16(),
-        title: trouble.title(),
-        retryable: trouble.retryable(),
+    let gateway = GatewayError::ALL.into_iter().map(|error| ProblemKind {
+        code: error.code(),
+        status: error.status().as_u16(),
+        title: error.title(),
+        retryable: error.retryable(),
     });
     layer.chain(gateway).collect()
 }
@@ -40,12 +40,12 @@ pub(super) fn text() -> String {
 }
 
 fn document() -> Value {
-    let (mut by_status, mut codes) = (BTreeMap::<u16, Vec<Told>>::new(), Vec::new());
-    for told in all() {
-        if !codes.contains(&told.code) {
-            codes.push(told.code);
+    let (mut by_status, mut codes) = (BTreeMap::<u16, Vec<ProblemKind>>::new(), Vec::new());
+    for problem in all() {
+        if !codes.contains(&problem.code) {
+            codes.push(problem.code);
         }
-        by_status.entry(told.status).or_default().push(told);
+        by_status.entry(problem.status).or_default().push(problem);
     }
     let responses: serde_json::Map<String, Value> =
         by_status.iter().map(|(status, problems)| (format!("Problem{status}"), response(problems))).collect();
@@ -201,12 +201,13 @@ fn headers() -> Value {
     })
 }
 
-fn response(problems: &[Told]) -> Value {
+fn response(problems: &[ProblemKind]) -> Value {
     let lines: Vec<String> = problems
         .iter()
-        .map(|told| {
-            let retry = if told.retryable { "may be retried" } else { "not to be retried by machine" };
-            format!("`{}`: {} ({retry})", told.code, told.title)
+        .map(|problem| {
+            let retry =
+                if problem.retryable { "may be retried" } else { "must not be retried automatically" };
+            format!("`{}`: {} ({retry})", problem.code, problem.title)
         })
         .collect();
     json!({
@@ -246,8 +247,8 @@ mod tests {
         for code in Code::ALL {
             assert!(codes.contains(&format!("\"{}\"", code.as_str())), "{}", code.as_str());
         }
-        for trouble in GatewayError::ALL {
-            assert!(codes.contains(&format!("\"{}\"", trouble.code())), "{}", trouble.code());
+        for error in GatewayError::ALL {
+            assert!(codes.contains(&format!("\"{}\"", error.code())), "{}", error.code());
         }
     }
 

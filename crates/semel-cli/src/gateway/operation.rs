@@ -1,4 +1,4 @@
-//! One operation of the configuration, and the rule it makes.
+//! One operation of the configuration, and its rule for the idempotency layer.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use super::de::{Duplicates, FromText, Question, Text};
 use super::forward::Forward;
 use super::lookup::UpstreamLookup;
 
-/// What holds for one operation.
+/// The settings of one operation.
 #[derive(Clone, Debug)]
 pub(super) struct Operation {
     pub(super) route: String,
@@ -41,21 +41,21 @@ pub(super) struct Lookup {
     pub(super) status: Option<StatusCode>,
     /// The status that means "not applied". Without it, only `Idempotency-Effect: not-applied` does.
     pub(super) absent: Option<StatusCode>,
-    /// The Host of the question. Without it, the upstream's.
+    /// The Host header of the lookup. Without it, upstream's.
     pub(super) host: Option<HeaderValue>,
-    /// May have `{tenant}` in their values.
+    /// Their values may contain `{tenant}`.
     pub(super) headers: Vec<(HeaderName, String)>,
 }
 
 impl Lookup {
-    /// Whether the question says whose intent it is about.
+    /// Whether the lookup names the tenant.
     pub(super) fn names_tenant(&self) -> bool {
         let in_headers = || self.headers.iter().any(|(_, value)| value.contains(TENANT));
         self.question.path.contains(TENANT) || in_headers()
     }
 }
 
-/// What stands for the tenant in a lookup.
+/// The placeholder for the tenant in a lookup.
 pub(super) const TENANT: &str = "{tenant}";
 
 impl Operation {
@@ -87,32 +87,32 @@ impl Operation {
         })
     }
 
-    /// Its name, what protects it, and when it is looked up: what a client is told when it breaks.
-    pub(super) fn fate(&self) -> (String, (Effect, Option<Duration>)) {
+    /// Its name, effect and lookup delay, which decide the problem a client gets when upstream breaks off.
+    pub(super) fn effect_and_settle(&self) -> (String, (Effect, Option<Duration>)) {
         let settle = self.lookup.as_ref().map(|lookup| lookup.settle);
         (self.name.clone(), (self.effect, settle))
     }
 
-    /// What is allowed, and what a person should know all the same.
+    /// Warnings about settings that are allowed but risky.
     pub(super) fn warnings(&self, keep_host: bool) -> Vec<String> {
         let (name, mut warnings) = (&self.name, Vec::new());
         if self.effect == Effect::Opaque && self.on_5xx == On5xx::Retry {
             warnings.push(format!(
-                "operation {name:?} runs again after a 500, 501 or a 503 with Retry-After (on_5xx = \"retry\"); if the \
-                 service may have acted before it answers so, say on_5xx = \"hold\""
+                "operation {name:?} runs again after a 500, a 501 or a 503 with Retry-After (on_5xx = \"retry\"); if \
+                 the service may have acted before such an answer, set on_5xx = \"hold\""
             ));
         }
         let Some(lookup) = &self.lookup else { return warnings };
         if lookup.absent.is_none() {
             warnings.push(format!(
-                "operation {name:?}: lookup_absent is not set, so a lookup that finds nothing settles nothing, unless the \
-                 service answers with Idempotency-Effect: not-applied"
+                "operation {name:?}: lookup_absent is not set, so a lookup that finds nothing leaves the intent \
+                 uncertain, unless the service answers with Idempotency-Effect: not-applied"
             ));
         }
         if keep_host && lookup.host.is_none() {
             warnings.push(format!(
-                "operation {name:?}: requests carry the client's Host, and its lookup the upstream's; if the service has \
-                 virtual hosts, set lookup_host"
+                "operation {name:?}: requests carry the client's Host header, but lookups carry upstream's; if the \
+                 service has virtual hosts, set lookup_host"
             ));
         }
         warnings
@@ -156,32 +156,38 @@ fn lookup(table: &OperationTable) -> Result<Option<Lookup>, String> {
             || table.lookup_absent.is_some()
             || table.lookup_host.is_some()
             || !table.lookup_headers.is_empty();
-        return if more { Err("lookup_… is set but lookup is not".into()) } else { Ok(None) };
+        return if more {
+            Err("lookup_… is set but lookup is not; set lookup too".into())
+        } else {
+            Ok(None)
+        };
     };
     if !question.path.contains("{key}") {
-        return Err("lookup has no {key}: it would find the same for every intent".into());
+        return Err(
+            "lookup has no {key}, so it would find the same for every intent; put {key} into its path".into(),
+        );
     }
     let status = table.lookup_status.map(|code| match StatusCode::from_u16(code) {
         Ok(status) if !status.is_informational() && code < 500 => Ok(status),
-        _ => Err(format!("lookup_status = {code} is no status of an answer")),
+        _ => Err(format!("lookup_status = {code} is not the status of an answer; use 200 to 499")),
     });
     let absent = table.lookup_absent.map(|code| match StatusCode::from_u16(code) {
         Ok(status) if status.is_client_error() => Ok(status),
-        _ => Err(format!("lookup_absent = {code} is no status that says \"not found\"; 404 is usual")),
+        _ => Err(format!("lookup_absent = {code} is not a status that says \"not found\"; 404 is usual")),
     });
     let host = table.lookup_host.as_ref().map(|host| {
-        HeaderValue::from_str(host)
-            .map_err(|_| format!("lookup_host = {host:?} is no value of a Host header"))
+        HeaderValue::from_str(host).map_err(|_| format!("lookup_host = {host:?} is not a valid Host header"))
     });
     let headers = table.lookup_headers.iter().map(|(name, value)| {
         let name = HeaderName::from_text(name)?;
-        // Secrets belong into the environment: `env:NAME` takes them from there.
+        // Secrets belong in the environment: `env:NAME` reads them from there.
         let value = match value.strip_prefix("env:") {
             Some(variable) => std::env::var(variable)
-                .map_err(|_| format!("lookup_headers: the environment has no {variable}"))?,
+                .map_err(|_| format!("lookup_headers: the environment variable {variable} is not set"))?,
             None => value.clone(),
         };
-        HeaderValue::from_str(&value).map_err(|_| format!("the value of {name} is no header's"))?;
+        HeaderValue::from_str(&value)
+            .map_err(|_| format!("lookup_headers: the value of {name} is not a valid header value"))?;
         Ok((name, value))
     });
     Ok(Some(Lookup {

@@ -1,4 +1,4 @@
-//! What the gateway itself has to say, in the form of the layer's problems.
+//! The gateway's own errors, as problem documents like the layer's.
 
 use std::time::Duration;
 
@@ -8,25 +8,25 @@ use http::{Response, StatusCode};
 use semel::http::{Code, Profile, headers};
 use serde::Serialize;
 
-/// The beginning of a problem's `type`.
+/// The prefix of a problem's `type`.
 const TYPES: &str = "urn:problem-type:semel:";
-/// When to ask again where nothing better is known.
+/// The default for Retry-After.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// What can be wrong.
+/// Errors of the gateway itself.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum GatewayError {
-    /// A request that no server should be given.
+    /// An invalid request, which is not forwarded.
     BadRequest,
     /// CONNECT and TRACE.
     MethodRefused,
-    /// A change of protocol.
+    /// A protocol upgrade.
     UpgradeRefused,
     /// The client's body did not arrive whole; the request may have reached upstream in part.
     BodyBroken,
     /// Nothing was sent to upstream.
     UpstreamUnreachable,
-    /// Upstream broke off after the request was sent.
+    /// Upstream closed the connection after the request was sent.
     UpstreamBroken,
     /// Upstream did not answer in time.
     UpstreamTimeout,
@@ -34,13 +34,13 @@ pub(super) enum GatewayError {
     OutcomeUncertain,
     /// The same two, for a guarded request that may run again.
     AttemptFailed,
-    /// Whether the caller may cannot be found out.
+    /// The caller's permission could not be checked.
     AuthorizeFailed,
-    /// Too many new intents of a tenant.
+    /// Too many new intents from a tenant.
     TooManyIntents,
     /// Too many attempts at one intent.
     TooManyAttempts,
-    /// A tenant's outcomes take as much room as they may.
+    /// A tenant's stored outcomes have reached the quota.
     QuotaExceeded,
 }
 
@@ -100,19 +100,19 @@ impl GatewayError {
 
     pub(super) fn title(self) -> &'static str {
         match self {
-            Self::BadRequest => "The request cannot be taken",
+            Self::BadRequest => "The request is invalid",
             Self::MethodRefused => "The method is not forwarded",
-            Self::UpgradeRefused => "The protocol cannot be changed here",
+            Self::UpgradeRefused => "Protocol upgrades are not supported",
             Self::BodyBroken => "The request body could not be read",
             Self::UpstreamUnreachable => "The service cannot be reached",
-            Self::UpstreamBroken => "The service broke off",
+            Self::UpstreamBroken => "The service closed the connection without an answer",
             Self::UpstreamTimeout => "The service did not answer in time",
             Self::OutcomeUncertain => "It is not known whether the request took effect",
             Self::AttemptFailed => "The attempt failed",
-            Self::AuthorizeFailed => "Whether this is allowed cannot be found out",
+            Self::AuthorizeFailed => "The permission for this request could not be checked",
             Self::TooManyIntents => "Too many new requests",
             Self::TooManyAttempts => "Too many attempts at one request",
-            Self::QuotaExceeded => "Too much is remembered",
+            Self::QuotaExceeded => "The storage quota is used up",
         }
     }
 
@@ -121,20 +121,23 @@ impl GatewayError {
             Self::BadRequest => "The request was not forwarded.",
             Self::MethodRefused => "CONNECT and TRACE are not forwarded.",
             Self::UpgradeRefused => "Upgrades such as WebSocket are not forwarded.",
-            Self::BodyBroken => "The body did not arrive whole.",
+            Self::BodyBroken => "The body did not arrive completely.",
             Self::UpstreamUnreachable => {
-                "Nothing was sent to it, so nothing was done. Retry; with the same key."
+                "Nothing was sent to it, so nothing was done. Retry with the same key."
             }
             Self::UpstreamBroken => "The connection to it was lost before an answer came.",
-            Self::UpstreamTimeout => "Whether it did what was asked is not known here.",
+            Self::UpstreamTimeout => "It is not known whether it did what was asked.",
             Self::OutcomeUncertain => {
-                "The service broke off and may have done what was asked. It will not be repeated by itself; do not send it with a new key before its fate is known."
+                "The service gave no answer and may have done what was asked. It will not be repeated automatically; \
+                 do not send it with a new key before the outcome is known."
             }
-            Self::AttemptFailed => "The service broke off. Retry with the same key.",
+            Self::AttemptFailed => "The service gave no answer. Retry with the same key.",
             Self::AuthorizeFailed => "Nothing was done. Retry with the same key.",
             Self::TooManyIntents => "Nothing was done. Retry later with the same key.",
             Self::TooManyAttempts => "Retry later with the same key.",
-            Self::QuotaExceeded => "Nothing was done. Earlier outcomes have to be forgotten first.",
+            Self::QuotaExceeded => {
+                "Nothing was done. Retry with the same key after earlier outcomes have expired."
+            }
         }
     }
 
@@ -176,19 +179,19 @@ struct StripeError<'a> {
     message: &'a str,
 }
 
-/// One problem, to be answered with.
+/// One problem to answer with.
 #[derive(Clone, Debug)]
 pub(super) struct Problem {
-    pub(super) trouble: GatewayError,
+    pub(super) error: GatewayError,
     status: StatusCode,
     detail: &'static str,
     retry_after: Option<Duration>,
 }
 
 impl From<GatewayError> for Problem {
-    fn from(trouble: GatewayError) -> Self {
-        let retry_after = trouble.retryable().then_some(RETRY_AFTER);
-        Self { trouble, status: trouble.status(), detail: trouble.detail(), retry_after }
+    fn from(error: GatewayError) -> Self {
+        let retry_after = error.retryable().then_some(RETRY_AFTER);
+        Self { error, status: error.status(), detail: error.detail(), retry_after }
     }
 }
 
@@ -206,19 +209,19 @@ impl Problem {
     }
 
     pub(super) fn response(&self, profile: Profile) -> Response<Bytes> {
-        let (trouble, retryable) = (self.trouble, self.trouble.retryable());
-        let code = trouble.code();
+        let (error, retryable) = (self.error, self.error.retryable());
+        let code = error.code();
         let stripe = StripeError { r#type: "api_error", code, message: self.detail };
         let document = Document {
             r#type: format!("{TYPES}{}", code.to_ascii_lowercase().replace('_', "-")),
-            title: trouble.title(),
+            title: error.title(),
             status: self.status.as_u16(),
             detail: self.detail,
             code,
             retryable,
             error: (profile == Profile::Stripe).then_some(stripe),
         };
-        // Texts and numbers always serialise.
+        // Strings and numbers always serialise.
         let mut response = Response::new(Bytes::from(serde_json::to_vec(&document).unwrap_or_default()));
         *response.status_mut() = self.status;
         let out = response.headers_mut();
@@ -231,7 +234,7 @@ impl Problem {
             let seconds = after.as_millis().div_ceil(1_000).clamp(1, u64::MAX.into()) as u64;
             out.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
-        if trouble == GatewayError::MethodRefused {
+        if error == GatewayError::MethodRefused {
             let allowed = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS";
             out.insert(header::ALLOW, HeaderValue::from_static(allowed));
         }
@@ -246,19 +249,19 @@ mod tests {
     #[test]
     fn every_code_is_in_the_contract_that_clients_are_given() {
         let contract = include_str!("../../../../docs/http-contract.md");
-        for trouble in GatewayError::ALL {
-            assert!(contract.contains(&format!("`{}`", trouble.code())), "{}", trouble.code());
+        for error in GatewayError::ALL {
+            assert!(contract.contains(&format!("`{}`", error.code())), "{}", error.code());
         }
     }
 
     #[test]
     fn what_may_be_retried_says_when() {
         for profile in Profile::ALL {
-            for trouble in GatewayError::ALL {
-                let response = Problem::from(trouble).response(profile);
+            for error in GatewayError::ALL {
+                let response = Problem::from(error).response(profile);
                 let should_retry = &response.headers()[profile.should_retry()];
                 assert_eq!(should_retry == "true", response.headers().contains_key("retry-after"));
-                assert_eq!(response.status(), trouble.status());
+                assert_eq!(response.status(), error.status());
             }
         }
     }

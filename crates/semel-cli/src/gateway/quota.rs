@@ -1,7 +1,7 @@
-//! How much room a tenant's outcomes take, approximately.
+//! Quotas: how many bytes a tenant's stored outcomes take, approximately.
 //!
-//! Counted in this process from what passes through it: after a restart it begins at nothing, and several
-//! gateways on one store count each for itself. Enough to stop one tenant from filling the disk; not a bill.
+//! Counted in this process from the answers that pass through it: it starts at zero after a restart, and several
+//! gateways on one store count separately. Enough to stop one tenant from filling the disk; too coarse for billing.
 
 use std::collections::{BTreeMap, HashMap};
 use std::pin::Pin;
@@ -17,28 +17,28 @@ use semel::{Intent, Retention};
 
 use super::body::{BoxError, Payload};
 
-/// Most tenants that are counted. One beyond is not limited, which is logged.
+/// Most tenants that are counted. Further ones are not limited, which is logged.
 const TENANTS_MAX: usize = 100_000;
-/// What a record takes beside its answer's body.
+/// Bytes of a record beside its answer's body.
 const RECORD_BYTES: u64 = 512;
-/// Into how many steps a retention is divided: that is how exactly room is given back.
+/// Steps per retention: the precision with which expired bytes are subtracted.
 const STEPS: u64 = 64;
 
-/// What one tenant has, by the moment (ms since the start) at which it is forgotten.
+/// Stored bytes of one tenant, by the time (ms since the start) at which they expire.
 #[derive(Default)]
-struct Room {
-    taken: BTreeMap<u64, u64>,
+struct Usage {
+    expiring: BTreeMap<u64, u64>,
     total: u64,
 }
 
-impl Room {
-    fn give_back(&mut self, now_ms: u64) {
-        while let Some(first) = self.taken.first_entry().filter(|first| *first.key() <= now_ms) {
+impl Usage {
+    fn expire(&mut self, now_ms: u64) {
+        while let Some(first) = self.expiring.first_entry().filter(|first| *first.key() <= now_ms) {
             self.total = self.total.saturating_sub(first.remove());
         }
     }
 
-    fn take(&mut self, now_ms: u64, bytes: u64, retention: Retention) {
+    fn add(&mut self, now_ms: u64, bytes: u64, retention: Retention) {
         let until = match retention {
             Retention::Ms(ms) => {
                 let step = (ms / STEPS).max(1);
@@ -46,7 +46,7 @@ impl Room {
             }
             Retention::Forever => u64::MAX,
         };
-        *self.taken.entry(until).or_default() += bytes;
+        *self.expiring.entry(until).or_default() += bytes;
         self.total += bytes;
     }
 }
@@ -56,10 +56,10 @@ struct Inner {
     kept_bytes_max: u64,
     retentions: HashMap<String, Retention>,
     start: Instant,
-    tenants: Mutex<HashMap<Box<str>, Room>>,
+    tenants: Mutex<HashMap<Box<str>, Usage>>,
 }
 
-/// The quotas of all tenants; nothing where there is none. Cheap to clone.
+/// The quotas of all tenants; `None` without a limit. Cheap to clone.
 #[derive(Clone, Default)]
 pub(super) struct Quotas(Option<Arc<Inner>>);
 
@@ -70,17 +70,17 @@ impl Quotas {
         Self(Some(Arc::new(Inner { bytes_max, kept_bytes_max, retentions, start, tenants })))
     }
 
-    /// Whether a tenant has room, or when it may have some again.
+    /// Whether a tenant is below its quota, or when it may be again.
     pub(super) fn check(&self, tenant: &str) -> Result<(), Duration> {
         let Some(inner) = &self.0 else { return Ok(()) };
         let now_ms = inner.now_ms();
         let mut tenants = inner.tenants.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(room) = tenants.get_mut(tenant) else { return Ok(()) };
-        room.give_back(now_ms);
-        if room.total < inner.bytes_max {
+        let Some(usage) = tenants.get_mut(tenant) else { return Ok(()) };
+        usage.expire(now_ms);
+        if usage.total < inner.bytes_max {
             return Ok(());
         }
-        let soonest = room.taken.first_key_value().map_or(now_ms, |(until, _)| *until);
+        let soonest = usage.expiring.first_key_value().map_or(now_ms, |(until, _)| *until);
         Err(Duration::from_millis((soonest - now_ms).min(24 * 60 * 60 * 1_000)))
     }
 
@@ -103,18 +103,21 @@ impl Inner {
         let now_ms = self.now_ms();
         let mut tenants = self.tenants.lock().unwrap_or_else(PoisonError::into_inner);
         if !tenants.contains_key(tenant) && tenants.len() >= TENANTS_MAX {
-            tenants.retain(|_, room| {
-                room.give_back(now_ms);
-                room.total > 0
+            tenants.retain(|_, usage| {
+                usage.expire(now_ms);
+                usage.total > 0
             });
             if tenants.len() >= TENANTS_MAX {
-                tracing::warn!(TENANTS_MAX, "too many tenants; the quota does not hold for the newest");
+                tracing::warn!(
+                    TENANTS_MAX,
+                    "too many tenants to count; stored_bytes_max does not limit the newest ones"
+                );
                 return;
             }
         }
-        let room = tenants.entry(tenant.into()).or_default();
-        room.give_back(now_ms);
-        room.take(now_ms, bytes, retention);
+        let usage = tenants.entry(tenant.into()).or_default();
+        usage.expire(now_ms);
+        usage.add(now_ms, bytes, retention);
     }
 }
 
@@ -152,7 +155,7 @@ impl Body for Counting {
 
 impl Drop for Counting {
     fn drop(&mut self) {
-        // More than is kept of one answer leaves a record without a body.
+        // An answer larger than that is recorded without its body.
         let kept = if self.bytes > self.inner.kept_bytes_max { 0 } else { self.bytes };
         self.inner.add(&self.tenant, RECORD_BYTES + kept, self.retention);
     }
@@ -164,28 +167,28 @@ mod tests {
 
     #[test]
     fn room_is_taken_and_given_back_when_outcomes_are_forgotten() {
-        let mut room = Room::default();
-        room.take(0, 100, Retention::Ms(6_400));
-        room.take(50, 100, Retention::Ms(6_400));
-        room.take(0, 7, Retention::Forever);
-        assert_eq!((room.total, room.taken.len()), (207, 3));
-        room.give_back(6_399);
-        assert_eq!(room.total, 207);
-        room.give_back(6_400);
-        assert_eq!(room.total, 107);
-        room.give_back(6_500);
-        assert_eq!(room.total, 7);
-        room.give_back(u64::MAX - 1);
-        assert_eq!(room.total, 7);
+        let mut usage = Usage::default();
+        usage.add(0, 100, Retention::Ms(6_400));
+        usage.add(50, 100, Retention::Ms(6_400));
+        usage.add(0, 7, Retention::Forever);
+        assert_eq!((usage.total, usage.expiring.len()), (207, 3));
+        usage.expire(6_399);
+        assert_eq!(usage.total, 207);
+        usage.expire(6_400);
+        assert_eq!(usage.total, 107);
+        usage.expire(6_500);
+        assert_eq!(usage.total, 7);
+        usage.expire(u64::MAX - 1);
+        assert_eq!(usage.total, 7);
     }
 
     #[test]
     fn steps_are_bounded() {
-        let mut room = Room::default();
+        let mut usage = Usage::default();
         for now in 0..100_000 {
-            room.give_back(now);
-            room.take(now, 1, Retention::Ms(10_000));
+            usage.expire(now);
+            usage.add(now, 1, Retention::Ms(10_000));
         }
-        assert!(room.taken.len() as u64 <= STEPS + 2, "{}", room.taken.len());
+        assert!(usage.expiring.len() as u64 <= STEPS + 2, "{}", usage.expiring.len());
     }
 }

@@ -1,4 +1,4 @@
-//! What is refused before anything else is looked at.
+//! Checks that refuse a request before anything else.
 
 use http::header::{self, HeaderMap};
 use http::request::Parts;
@@ -8,7 +8,7 @@ use super::problem::{GatewayError, Problem};
 
 /// Whether a request can be forwarded at all.
 pub(super) fn screen(parts: &Parts, headers_max: usize) -> Result<(), Problem> {
-    // In HTTP/1 they were counted on the wire; HTTP/2 bounds their bytes only.
+    // HTTP/1 headers were counted on the wire; HTTP/2 limits only their bytes.
     if parts.headers.len() > headers_max {
         let status = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
         return Err(Problem::from(GatewayError::BadRequest)
@@ -25,29 +25,29 @@ pub(super) fn screen(parts: &Parts, headers_max: usize) -> Result<(), Problem> {
     let mut hosts = parts.headers.get_all(header::HOST).iter();
     let (host, second) = (hosts.next(), hosts.next());
     if second.is_some() {
-        return bad("There is more than one Host.");
+        return bad("There is more than one Host header.");
     }
-    // In HTTP/2 the authority takes the place of Host.
+    // In HTTP/2 the authority replaces Host.
     if host.is_none() && parts.version == Version::HTTP_11 {
-        return bad("There is no Host.");
+        return bad("The Host header is missing.");
     }
     let host = match host.map(|host| host.to_str()) {
         Some(Ok(host)) => Some(host),
-        Some(Err(_)) => return bad("The Host is not text."),
+        Some(Err(_)) => return bad("The Host header is not text."),
         None => None,
     };
     if host.is_some_and(|host| !host.is_empty() && host.parse::<http::uri::Authority>().is_err()) {
-        return bad("The Host is none.");
+        return bad("The Host header is invalid.");
     }
     if let Some(authority) = parts.uri.authority() {
         if authority.as_str().contains('@') {
-            return bad("The address names a user.");
+            return bad("The URL contains a user name.");
         }
         if host.is_some_and(|host| !host.eq_ignore_ascii_case(authority.as_str())) {
-            return bad("The address and the Host disagree.");
+            return bad("The URL and the Host header disagree.");
         }
         if parts.uri.scheme_str().is_some_and(|scheme| scheme != "http" && scheme != "https") {
-            return bad("The address is none of HTTP.");
+            return bad("The URL is not an HTTP URL.");
         }
     }
     let path = parts.uri.path();
@@ -58,8 +58,8 @@ pub(super) fn screen(parts: &Parts, headers_max: usize) -> Result<(), Problem> {
     Ok(())
 }
 
-/// An upgrade to cleartext HTTP/2 is an offer that may be passed over, and curl makes it; anything else expects
-/// the protocol to change.
+/// An upgrade to cleartext HTTP/2 is an offer that may be ignored, and curl makes it; anything else expects the
+/// protocol to change.
 fn asks_for_other_protocol(headers: &HeaderMap) -> bool {
     let tokens = headers
         .get_all(header::UPGRADE)
@@ -78,7 +78,7 @@ mod tests {
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
-        screen(&request.body(()).unwrap().into_parts().0, 2).err().map(|problem| problem.trouble.code())
+        screen(&request.body(()).unwrap().into_parts().0, 2).err().map(|problem| problem.error.code())
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What holds in the end: the file, overridden by the environment, overridden by flags.
+//! The effective settings: the file, overridden by the environment, overridden by flags.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -18,7 +18,7 @@ use super::operation::Operation;
 use super::smuggling::{HEADERS_MAX, HeadLimits};
 use super::token_bucket::Rate;
 use super::upstream::Target;
-use crate::admin::keep_inside;
+use crate::admin::require_loopback;
 use crate::args::{Gateway, STORE_DEFAULT};
 use crate::failure::Failed;
 use crate::keys::KeySource;
@@ -51,11 +51,11 @@ pub(super) struct Settings {
     pub(super) operations: Vec<Operation>,
 }
 
-/// What the addresses of status resources are signed with.
+/// The secrets that sign the URLs of status resources.
 #[derive(Clone)]
 pub(super) struct StatusSecret {
     pub(super) source: KeySource,
-    /// The first one signs, all are accepted.
+    /// The first one signs; all are accepted.
     pub(super) secrets: Vec<String>,
     warning: Option<String>,
 }
@@ -66,7 +66,7 @@ impl StatusSecret {
         let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
         let secrets: Vec<String> = lines.map(str::to_owned).collect();
         if secrets.is_empty() {
-            return Err(format!("status_secret: there is no secret in {source}"));
+            return Err(format!("status_secret: {source} contains no secret; put one on a line of its own"));
         }
         Ok(Self { source: source.clone(), secrets, warning })
     }
@@ -78,14 +78,14 @@ impl fmt::Debug for StatusSecret {
     }
 }
 
-/// Whose requests these are.
+/// Where the tenant of a request comes from.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum ScopeOf {
     SingleTenant,
     Tenant(Tenant),
 }
 
-/// Named bounds.
+/// The limits of the gateway.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bounds {
     pub(super) connections_max: usize,
@@ -99,7 +99,7 @@ pub(super) struct Bounds {
     pub(super) stored_bytes_max: Option<u64>,
 }
 
-/// Every phase has its bound.
+/// A timeout for every phase.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Timeouts {
     pub(super) phases: Phases,
@@ -112,27 +112,26 @@ pub(super) struct Timeouts {
     pub(super) drain: Duration,
 }
 
-/// What is done about what was left over.
+/// Background work: reconciling uncertain intents, and sweeping expired ones.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Recover {
     pub(super) reconcile: ReconcileLimits,
     pub(super) sweep_every: Duration,
 }
 
-/// How what is stored is protected.
+/// How stored outcomes are compressed and sealed.
 #[derive(Clone, Debug)]
 pub(super) struct Protect {
     pub(super) compress_above: Option<Size>,
     pub(super) keys: Option<KeySource>,
     pub(super) refuse_plain: bool,
     pub(super) protection: Protection,
-    /// What is worth a warning.
+    /// A warning about the keys.
     pub(super) warning: Option<String>,
 }
 
 impl Settings {
-    /// Puts together what file, environment and flags say. `store`, `cache` and `keys` are what flag or environment
-    /// say.
+    /// Merges file, environment and flags. `store`, `cache` and `keys` come from a flag or the environment.
     pub(super) fn new(
         args: &Gateway,
         store: Option<&str>,
@@ -143,11 +142,11 @@ impl Settings {
         let usage = |why: String| Failed::usage(why);
         let admin = args.admin.or(file.admin).unwrap_or(SocketAddr::from(([127, 0, 0, 1], 9090)));
         let insecure = args.admin_insecure.or(file.admin_insecure).unwrap_or(false);
-        keep_inside(admin, insecure)?;
+        require_loopback(admin, insecure)?;
         let upstream = of_text(args.upstream.as_deref())?.or(file.upstream.map(|Text(uri)| uri));
         let upstream = upstream.ok_or_else(|| {
             usage(
-                "say where the service is: --upstream http://127.0.0.1:3000, or upstream = in the file"
+                "the service is not set; give --upstream http://127.0.0.1:3000, or upstream = in the file"
                     .into(),
             )
         })?;
@@ -155,10 +154,14 @@ impl Settings {
             of_text(args.authorize.as_deref())?.or(file.scope.authorize.map(|Text(question)| question));
         let scope = scope(args, file.scope.tenant, file.scope.single_tenant)?;
         if matches!(scope, ScopeOf::Tenant(Tenant::Auth(_))) && authorize.is_none() {
-            return Err(usage("a tenant from auth:… needs authorize = \"GET /whoami\" to name it".into()));
+            return Err(usage(
+                "a tenant from auth:… needs authorize = \"GET /whoami\", whose answer names it".into(),
+            ));
         }
         if authorize.as_ref().is_some_and(|question: &Question| question.path.contains('{')) {
-            return Err(usage("authorize asks about the caller; it has no {key} or {tenant}".into()));
+            return Err(usage(
+                "authorize asks about the caller; remove {key} and {tenant} from its path".into(),
+            ));
         }
         let trusted_proxies =
             file.trusted_proxies.unwrap_or_else(|| vec!["127.0.0.0/8".to_owned(), "::1".to_owned()]);
@@ -167,12 +170,14 @@ impl Settings {
         let is_path =
             status_path.starts_with('/') && !status_path.ends_with('/') && !status_path.contains('?');
         if !is_path || status_path.parse::<PathAndQuery>().is_err() {
-            return Err(usage(format!("status_path {status_path:?} is no path such as /.semel/intents")));
+            return Err(usage(format!(
+                "status_path {status_path:?} is not a valid path; use one such as /.semel/intents"
+            )));
         }
         let status_secret = file.status_secret.map(|Text(source)| StatusSecret::new(&source));
         let status_secret = status_secret.transpose().map_err(usage)?;
         let shadow = args.shadow.or(file.shadow).unwrap_or(false);
-        // Whoever only watches leaves nothing behind unless asked to.
+        // Shadow mode leaves no file behind unless a store is given.
         let default_store = if shadow { "memory:" } else { STORE_DEFAULT };
         let operations: Result<Vec<_>, _> = file.operation.iter().map(Operation::new).collect();
         let operations = operations.map_err(usage)?;
@@ -182,8 +187,8 @@ impl Settings {
             };
             if let Some(operation) = operations.iter().find(unbound) {
                 return Err(usage(format!(
-                    "operation {:?}: lookup has no {{tenant}}: it would find what another tenant did under the same key. Put \
-                     {{tenant}} into the path, the query or a value of lookup_headers, such as \
+                    "operation {:?}: lookup has no {{tenant}}, so it would find what another tenant did under the same \
+                     key; put {{tenant}} into the path, the query or a value of lookup_headers, such as \
                      lookup_headers = {{ x-tenant-id = \"{{tenant}}\" }}",
                     operation.name
                 )));
@@ -228,14 +233,15 @@ impl Settings {
         names
     }
 
-    /// What is allowed, and what a person should know all the same.
+    /// Warnings about settings that are allowed but risky.
     pub(super) fn warnings(&self) -> Vec<String> {
         let mut warnings: Vec<String> = self.protect.warning.iter().cloned().collect();
         match &self.status_secret {
             Some(secret) => warnings.extend(secret.warning.clone()),
             None if self.operations.iter().any(|operation| operation.duplicates.accept) => warnings.push(
-                "status_secret is not set: what a 202 points to is answered by this process only, and until it ends; \
-                 other instances answer 404. Give all of them the same: status_secret = \"file:PATH\" or \"env:NAME\""
+                "status_secret is not set: only this process can answer the status URL of a 202, and only until it \
+                 ends; other instances answer 404. Give all of them the same: status_secret = \"file:PATH\" or \
+                 \"env:NAME\""
                     .to_owned(),
             ),
             None => {}
@@ -246,10 +252,11 @@ impl Settings {
         warnings
     }
 
-    /// The service behind. The URI was checked when it was read.
+    /// The upstream service. The URI was checked when it was read.
     pub(super) fn target(&self) -> Result<Target, Failed> {
         let authority = self.upstream.authority().cloned();
-        let authority = authority.ok_or_else(|| Failed::usage("upstream names no host"))?;
+        let authority = authority
+            .ok_or_else(|| Failed::usage("upstream has no host; write it like http://127.0.0.1:3000"))?;
         Ok(Target {
             port: authority.port_u16().unwrap_or(80),
             authority,
@@ -263,7 +270,7 @@ impl Settings {
     }
 }
 
-/// Whoever says on the command line whose requests these are means it, whatever the file says.
+/// A tenant setting on the command line overrides the whole setting in the file.
 fn scope(args: &Gateway, tenant: Option<Text<Tenant>>, single: Option<bool>) -> Result<ScopeOf, Failed> {
     let (tenant, single) = match (&args.tenant, args.single_tenant) {
         (None, None | Some(false)) => (tenant.map(|Text(tenant)| tenant), single == Some(true)),
@@ -272,11 +279,11 @@ fn scope(args: &Gateway, tenant: Option<Text<Tenant>>, single: Option<bool>) -> 
     match (tenant, single) {
         (Some(tenant), false) => Ok(ScopeOf::Tenant(tenant)),
         (None, true) => Ok(ScopeOf::SingleTenant),
-        (Some(_), true) => Err(Failed::usage("single_tenant and tenant are both given; which is it?")),
+        (Some(_), true) => Err(Failed::usage("single_tenant and tenant are both set; set only one of them")),
         (None, false) => Err(Failed::usage(
-            "nobody says whose requests these are, and one tenant must not get another's answers: give --tenant \
-             header:X-Tenant-Id (checked by whatever is in front), or --authorize 'GET /whoami' with --tenant \
-             auth:X-User-Id, or say --single-tenant where there is only one",
+            "the tenant of requests is not set, and one tenant must not get another's answers; give --tenant \
+             header:X-Tenant-Id (checked by a proxy in front), or --authorize 'GET /whoami' with --tenant \
+             auth:X-User-Id, or --single-tenant if there is only one",
         )),
     }
 }
@@ -321,20 +328,20 @@ impl Bounds {
     }
 }
 
-/// Without a burst, a second's worth may come at once.
+/// Without a burst setting, the burst is one second's worth.
 fn rate(name: &str, per_s: Option<f64>, burst: Option<u32>) -> Result<Option<Rate>, String> {
     let Some(per_s) = per_s else {
         return match burst {
-            Some(_) => Err(format!("{name}_burst without a rate per second limits nothing")),
+            Some(_) => Err(format!("{name}_burst has no effect without a rate; set the rate per second too")),
             None => Ok(None),
         };
     };
     if !(per_s > 0.0 && per_s <= 1e9) {
-        return Err(format!("{name} per second = {per_s} is no rate; give a number above 0"));
+        return Err(format!("{name} per second = {per_s} is not a rate; give a number above 0"));
     }
     let burst = burst.unwrap_or(per_s.ceil().clamp(1.0, f64::from(u32::MAX)) as u32);
     if burst == 0 {
-        return Err(format!("{name}_burst = 0 would let nothing through"));
+        return Err(format!("{name}_burst = 0 would let nothing through; use at least 1"));
     }
     Ok(Some(Rate { per_s, burst }))
 }
@@ -355,8 +362,8 @@ impl Timeouts {
             connect: or(&table.connect, 5),
             response: or(&table.response, 60),
             response_idle: or(&table.response_idle, 60),
-            // Shorter than what common servers keep idle connections for (5 s): a request that meets a closing
-            // connection is a request in doubt.
+            // Shorter than common servers keep idle connections (5 s): a request on a closing connection would be in
+            // doubt.
             upstream_idle: or(&table.upstream_idle, 4),
             drain: or(&table.drain, 25),
         }
@@ -403,7 +410,9 @@ impl Protect {
                 protection = protection.seal(loaded.keys);
                 warning = loaded.warning;
             }
-            None if refuse_plain => return Err("refuse_plain without keys would refuse every outcome".into()),
+            None if refuse_plain => {
+                return Err("refuse_plain without keys would refuse every outcome; set keys too".into());
+            }
             None => {}
         }
         if refuse_plain {

@@ -1,7 +1,7 @@
-//! Watching without touching: everything is forwarded, and a guard beside it says what it would have done.
+//! Shadow mode: forwards everything, and reports what the guard would have done.
 //!
-//! Each request that would be guarded is copied as it passes. When it is whole, the copy goes through a layer of
-//! its own, on a store of its own, whose "service" is the answer that upstream gave to the real one.
+//! Each request that would be guarded is copied while it is forwarded. When it is complete, the copy goes through a
+//! layer of its own, on a store of its own, whose "service" is upstream's answer to the real request.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -24,12 +24,12 @@ use super::body::{BoxError, Payload, whole};
 use super::forward::{Broken, Forward};
 use super::metrics::Counted;
 
-/// Requests watched at once. One more is forwarded all the same, and counted as not watched.
+/// Requests watched at once. Further ones are forwarded too, and counted as not watched.
 const WATCHED_MAX: usize = 1_000;
-/// How much of a body is copied.
+/// Largest body that is copied.
 const COPY_BYTES_MAX: usize = 1 << 20;
 
-/// What would have been.
+/// The shadow guard beside the forwarded requests.
 pub(super) struct Shadow {
     layer: IdempotencyLayer<AnyStore>,
     service: IdempotencyService<AsReal, AnyStore>,
@@ -37,18 +37,18 @@ pub(super) struct Shadow {
     forward: Forward,
     profile: Profile,
     counted: Counted,
-    places: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
 }
 
 /// Upstream's answer to the real request; `None` when there was none.
 type Real = Option<Response<Copied>>;
 
-/// Where the real answer will be, in the extensions of the copy.
+/// Receives the real answer, in the extensions of the copy.
 #[derive(Clone)]
-struct Promised(Arc<Mutex<Option<oneshot::Receiver<Real>>>>);
+struct PendingAnswer(Arc<Mutex<Option<oneshot::Receiver<Real>>>>);
 
-impl Promised {
-    async fn kept(&self) -> Real {
+impl PendingAnswer {
+    async fn wait(&self) -> Real {
         let receiver = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         receiver?.await.ok()?
     }
@@ -62,8 +62,8 @@ impl Shadow {
         profile: Profile,
     ) -> Self {
         let (service, counted) = (layer.layer(AsReal), forward.counted.clone());
-        let places = Arc::new(Semaphore::new(WATCHED_MAX));
-        Self { layer, service, authorize, forward, profile, counted, places }
+        let permits = Arc::new(Semaphore::new(WATCHED_MAX));
+        Self { layer, service, authorize, forward, profile, counted, permits }
     }
 
     /// Forwards a request, and watches it.
@@ -75,7 +75,7 @@ impl Shadow {
             Look::Guarded(intent) => intent.operation().as_str().to_owned(),
             Look::Refused | Look::NoScope => parts.method.to_string(),
         };
-        let Ok(place) = Arc::clone(&self.places).try_acquire_owned() else {
+        let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() else {
             self.counted.shadow(&operation, "not_watched");
             return self.forward.clone().send(Request::from_parts(parts, body)).await;
         };
@@ -93,19 +93,19 @@ impl Shadow {
             operation,
             key_hash,
             parts: parts.clone(),
-            promised: Promised(Arc::new(Mutex::new(Some(answer)))),
+            pending: PendingAnswer(Arc::new(Mutex::new(Some(answer)))),
         };
         tokio::spawn(async move {
             watching.run(copy).await;
-            drop(place);
+            drop(permit);
         });
         let body = Copying::new(body, move |copy| drop(copied.send(copy))).boxed_unsync();
         match self.forward.clone().send(Request::from_parts(parts, body)).await {
             Ok(response) => {
                 let (parts, body) = response.into_parts();
                 let head = parts.clone();
-                let tell = move |copy| drop(answered.send(Some(Response::from_parts(head, copy))));
-                Ok(Response::from_parts(parts, Copying::new(body, tell).boxed_unsync()))
+                let on_copied = move |copy| drop(answered.send(Some(Response::from_parts(head, copy))));
+                Ok(Response::from_parts(parts, Copying::new(body, on_copied).boxed_unsync()))
             }
             Err(broken) => {
                 let _ = answered.send(None);
@@ -123,7 +123,7 @@ struct Watching {
     operation: String,
     key_hash: Option<String>,
     parts: Parts,
-    promised: Promised,
+    pending: PendingAnswer,
 }
 
 impl Watching {
@@ -144,7 +144,7 @@ impl Watching {
                 Allowed::Failed(_) => return self.report("authorize_failed", None),
             }
         }
-        self.parts.extensions.insert(self.promised.clone());
+        self.parts.extensions.insert(self.pending.clone());
         let request = Request::from_parts(self.parts.clone(), whole(body));
         let Ok(response) = self.service.call(request).await else {
             return self.report("uncertain", None);
@@ -156,10 +156,10 @@ impl Watching {
         if !response.headers().contains_key(self.profile.replayed()) {
             return self.report("run", None);
         }
-        // Upstream was asked twice; would the client have seen a difference?
+        // Upstream has run it twice; would the client have seen a difference?
         let status = response.status();
         let replayed = response.into_body().collect().await.map(|body| body.to_bytes()).unwrap_or_default();
-        let same = match self.promised.kept().await {
+        let same = match self.pending.wait().await {
             Some(real) => {
                 real.status() == status && matches!(real.body(), Copied::Whole(body) if *body == replayed)
             }
@@ -194,12 +194,12 @@ fn verdict(code: &[u8]) -> &'static str {
         Some(Code::BodyTooLarge) => "body_too_large",
         Some(Code::BodyUnreadable) => "body_unreadable",
         Some(Code::StoreUnavailable) => "store_unavailable",
-        // Upstream may be guarded by a semel of its own, which said something.
+        // Upstream may have a semel of its own, which sent this code.
         _ => "run",
     }
 }
 
-/// The service of the shadow: whatever upstream said to the real request.
+/// The shadow's service: returns upstream's answer to the real request.
 #[derive(Clone, Copy)]
 struct AsReal;
 
@@ -213,9 +213,9 @@ impl Service<Request<BufferedBody<Payload>>> for AsReal {
     }
 
     fn call(&mut self, request: Request<BufferedBody<Payload>>) -> Self::Future {
-        let promised = request.extensions().get::<Promised>().cloned();
+        let pending = request.extensions().get::<PendingAnswer>().cloned();
         Box::pin(async move {
-            let real = promised.ok_or(())?.kept().await.ok_or(())?;
+            let real = pending.ok_or(())?.wait().await.ok_or(())?;
             Ok(real.map(|copy| match copy {
                 Copied::Whole(body) => whole(body),
                 Copied::TooLong | Copied::Broken => whole(""),
@@ -224,7 +224,7 @@ impl Service<Request<BufferedBody<Payload>>> for AsReal {
     }
 }
 
-/// What became of a copy.
+/// The result of copying a body.
 #[derive(Debug)]
 enum Copied {
     Whole(Bytes),
@@ -232,17 +232,18 @@ enum Copied {
     Broken,
 }
 
-/// A body that leaves a copy when it ends.
+/// A body that hands over a copy of itself when it ends.
 struct Copying<F: FnOnce(Copied)> {
     body: Payload,
     copy: Option<BytesMut>,
     ended: bool,
-    tell: Option<F>,
+    on_copied: Option<F>,
 }
 
 impl<F: FnOnce(Copied)> Copying<F> {
-    fn new(body: Payload, tell: F) -> Self {
-        Self { ended: body.is_end_stream(), body, copy: Some(BytesMut::new()), tell: Some(tell) }
+    fn new(body: Payload, on_copied: F) -> Self {
+        let copy = Some(BytesMut::new());
+        Self { ended: body.is_end_stream(), body, copy, on_copied: Some(on_copied) }
     }
 }
 
@@ -270,7 +271,7 @@ impl<F: FnOnce(Copied) + Unpin> Body for Copying<F> {
             Poll::Ready(Some(Err(_))) | Poll::Pending => {}
         }
         if this.ended {
-            this.told();
+            this.hand_over();
         }
         next
     }
@@ -285,9 +286,9 @@ impl<F: FnOnce(Copied) + Unpin> Body for Copying<F> {
 }
 
 impl<F: FnOnce(Copied)> Copying<F> {
-    fn told(&mut self) {
-        let Some(tell) = self.tell.take() else { return };
-        tell(match self.copy.take() {
+    fn hand_over(&mut self) {
+        let Some(on_copied) = self.on_copied.take() else { return };
+        on_copied(match self.copy.take() {
             Some(copy) if self.ended => Copied::Whole(copy.freeze()),
             Some(_) => Copied::Broken,
             None => Copied::TooLong,
@@ -297,6 +298,6 @@ impl<F: FnOnce(Copied)> Copying<F> {
 
 impl<F: FnOnce(Copied)> Drop for Copying<F> {
     fn drop(&mut self) {
-        self.told();
+        self.hand_over();
     }
 }

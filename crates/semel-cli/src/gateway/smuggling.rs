@@ -1,14 +1,13 @@
-//! What an HTTP/1 connection may say: nothing on which two readers could disagree.
+//! Protection against request smuggling: refuses HTTP/1 that two parsers could read differently.
 //!
-//! A request that one server takes for one and the next takes for two lets a stranger put words into somebody
-//! else's connection. hyper follows the letter of RFC 9112 where it allows tolerance (it drops a
-//! `Content-Length` beside a `Transfer-Encoding`, and takes a bare LF for the end of a line). Here tolerance is
-//! refused: every head and every chunk is read before hyper sees it, by rules that are a subset of hyper's, so
-//! that both agree where a request ends.
+//! If one server reads one request where the next reads two, an attacker can inject a request into another client's
+//! connection. hyper is as tolerant as RFC 9112 allows (it drops a `Content-Length` beside a `Transfer-Encoding`, and
+//! accepts a bare LF as the end of a line). Here such input is refused: every head and every chunk is parsed before
+//! hyper sees it, by rules that are a subset of hyper's, so that both agree where a request ends.
 
 use std::mem::{self, MaybeUninit};
 
-/// Longest line that says a chunk's size, its extensions included.
+/// Longest chunk-size line, extensions included.
 const CHUNK_LINE_BYTES_MAX: usize = 256;
 
 /// Most headers that can be allowed.
@@ -21,7 +20,7 @@ pub(super) struct HeadLimits {
     pub(super) headers_max: usize,
 }
 
-/// Why a connection is not read any further.
+/// Why a connection is refused.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Refusal {
     /// Not HTTP/1.0 or 1.1, or not well formed.
@@ -30,13 +29,13 @@ pub(super) enum Refusal {
     BareLineEnd,
     /// Both Content-Length and Transfer-Encoding.
     TwoFramings,
-    /// A Content-Length that is repeated or no plain number.
+    /// A Content-Length that is repeated or not a plain number.
     ContentLength,
     /// A Transfer-Encoding other than `chunked`, or in HTTP/1.0.
     TransferEncoding,
-    /// A chunk that is none.
+    /// A malformed chunk.
     Chunk,
-    /// More headers, or more bytes of them, than are taken.
+    /// More headers, or more bytes of headers, than allowed.
     TooLarge,
 }
 
@@ -55,20 +54,20 @@ impl Refusal {
 }
 
 enum State {
-    /// In a head; what has come of it.
+    /// In a head; the bytes so far.
     Head(Vec<u8>),
-    /// In a body of which this many bytes are to come.
+    /// In a body; the bytes left.
     Length(u64),
-    /// In the line of a chunk's size; what has come of it.
+    /// In a chunk-size line; the bytes so far.
     ChunkSize(Vec<u8>),
-    /// In a chunk, its CR LF included.
+    /// In a chunk; the bytes left, its CR LF included.
     ChunkData(u64),
-    /// In the trailers; what has come of them.
+    /// In the trailers; the bytes so far.
     Trailers(Vec<u8>),
     Refused,
 }
 
-/// Reads along with a connection.
+/// Parses the bytes of a connection before hyper does.
 pub(super) struct Inspector {
     limits: HeadLimits,
     state: State,
@@ -79,17 +78,17 @@ impl Inspector {
         Self { limits, state: State::Head(Vec::new()) }
     }
 
-    /// A head has begun and is not whole yet.
+    /// A head has begun and is not complete yet.
     pub(super) fn is_in_head(&self) -> bool {
         matches!(&self.state, State::Head(head) if !head.is_empty())
     }
 
-    /// The last request has come to its end, and no other has begun.
+    /// The last request is complete, and no other has begun.
     pub(super) fn is_between(&self) -> bool {
         matches!(&self.state, State::Head(head) if head.is_empty())
     }
 
-    /// Takes what came and passes on to `out` what may be read. After a refusal nothing is passed on any more.
+    /// Inspects the bytes and appends to `out` what hyper may read. After a refusal nothing more is appended.
     pub(super) fn feed(&mut self, mut bytes: &[u8], out: &mut Vec<u8>) -> Result<(), Refusal> {
         while !bytes.is_empty() {
             match self.step(bytes, out) {
@@ -128,7 +127,7 @@ impl Inspector {
                 line.extend_from_slice(&bytes[..=end]);
                 let size = chunk_size(line)?;
                 out.extend_from_slice(line);
-                // Two more for the CR LF behind the data.
+                // Two more for the CR LF after the data.
                 self.state = if size == 0 { State::Trailers(Vec::new()) } else { State::ChunkData(size + 2) };
                 Ok(end + 1)
             }
@@ -157,11 +156,11 @@ impl Inspector {
     }
 
     fn head(&mut self, mut head: Vec<u8>, bytes: &[u8], out: &mut Vec<u8>) -> Result<usize, Refusal> {
-        // Empty lines in front of a request are allowed, and nobody needs them.
+        // Empty lines before a request are allowed; they are dropped.
         if head.is_empty() && bytes[0] == b'\n' {
             return Err(Refusal::BareLineEnd);
         }
-        // Mostly a head comes in one piece, and need not be put together.
+        // Usually a head arrives in one piece and need not be buffered.
         if head.is_empty()
             && bytes[0] != b'\r'
             && let Some(end) = end_of_head(bytes, 0)
@@ -188,15 +187,15 @@ impl Inspector {
         Ok(end - before)
     }
 
-    fn whole_head(&mut self, head: &[u8], looked_at: usize, out: &mut Vec<u8>) -> Result<(), Refusal> {
+    fn whole_head(&mut self, head: &[u8], scanned: usize, out: &mut Vec<u8>) -> Result<(), Refusal> {
         check(head.len() <= self.limits.head_bytes_max, Refusal::TooLarge)?;
-        line_ends(head, looked_at)?;
+        line_ends(head, scanned)?;
         self.state = framing(head, self.limits.headers_max)?;
         out.extend_from_slice(head);
         Ok(())
     }
 
-    /// What is wrong in a trailer is wrong in a body: there is no answering it with a head of its own.
+    /// An error in a trailer counts as one in the body: no answer of its own is possible.
     fn trailers(&mut self, mut trailers: Vec<u8>, bytes: &[u8], out: &mut Vec<u8>) -> Result<usize, Refusal> {
         let before = trailers.len();
         trailers.extend_from_slice(bytes);
@@ -222,15 +221,15 @@ fn within(left: u64, bytes: &[u8]) -> usize {
     usize::try_from(left).unwrap_or(usize::MAX).min(bytes.len())
 }
 
-/// Where the empty line ends. What was looked at before is not looked at again.
-fn end_of_head(head: &[u8], looked_at: usize) -> Option<usize> {
-    let from = looked_at.saturating_sub(3);
+/// The end of the empty line. Bytes scanned before are not scanned again.
+fn end_of_head(head: &[u8], scanned: usize) -> Option<usize> {
+    let from = scanned.saturating_sub(3);
     head[from..].windows(4).position(|four| four == b"\r\n\r\n").map(|at| from + at + 4)
 }
 
-/// Every line ends in CR LF, and neither stands alone. A CR at the very end may still get its LF.
-fn line_ends(head: &[u8], looked_at: usize) -> Result<(), Refusal> {
-    for (at, byte) in head.iter().enumerate().skip(looked_at.saturating_sub(1)) {
+/// Every line ends in CR LF, and neither occurs alone. A CR at the very end may still get its LF.
+fn line_ends(head: &[u8], scanned: usize) -> Result<(), Refusal> {
+    for (at, byte) in head.iter().enumerate().skip(scanned.saturating_sub(1)) {
         let fits = match byte {
             b'\n' => at > 0 && head[at - 1] == b'\r',
             b'\r' => head.get(at + 1).is_none_or(|next| *next == b'\n'),
@@ -272,7 +271,7 @@ fn framing(head: &[u8], headers_max: usize) -> Result<State, Refusal> {
     }
 }
 
-/// Some servers read an underscore as a hyphen; none may be given the chance here.
+/// Some servers read an underscore as a hyphen, so such a name counts as the header itself.
 fn is_like(name: &str, wanted: &str) -> bool {
     let alike = |(a, b): (u8, u8)| a.eq_ignore_ascii_case(&b) || (a == b'_' && b == b'-');
     name.len() == wanted.len() && name.bytes().zip(wanted.bytes()).all(alike)
@@ -281,7 +280,7 @@ fn is_like(name: &str, wanted: &str) -> bool {
 fn plain_number(value: &[u8]) -> Option<u64> {
     let digits = value.trim_ascii();
     let plain = !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
-    // The very largest numbers mean "chunked" and "until the end" inside of hyper.
+    // hyper uses the two largest numbers internally for "chunked" and "until close".
     plain.then(|| std::str::from_utf8(digits).ok()?.parse().ok()).flatten().filter(|n| *n < u64::MAX - 2)
 }
 
@@ -306,7 +305,7 @@ mod tests {
 
     const LIMITS: HeadLimits = HeadLimits { head_bytes_max: 200, headers_max: 4 };
 
-    /// What is passed on and what is refused, whatever pieces it comes in.
+    /// The result, which must be the same for any split into pieces.
     fn read(sent: &[u8]) -> Result<Vec<u8>, Refusal> {
         let mut verdicts = Vec::new();
         for piece in [sent.len(), 1, 2, 3, 7] {

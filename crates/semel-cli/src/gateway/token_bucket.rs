@@ -1,14 +1,14 @@
-//! Token buckets, one for each of very many, in bounded room.
+//! Rate limits by token bucket, one per caller, in bounded memory.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hash, RandomState};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Most buckets that are remembered. A bucket that is forgotten is full again.
+/// Most buckets that are kept. A bucket that is evicted starts full again.
 pub(super) const BUCKETS_MAX: usize = 100_000;
 
-/// How fast, and how many at once.
+/// A rate per second, and the burst.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct Rate {
     pub(super) per_s: f64,
@@ -21,15 +21,15 @@ struct Bucket {
     at: Instant,
 }
 
-/// Two generations: when the younger one is full, the older one is forgotten. Whoever comes often is carried
-/// over; whoever is forgotten has not come for as long as it took to fill a generation.
+/// Two generations: when the younger one is full, the older one is evicted. A bucket in use moves to the younger one,
+/// so an evicted bucket was unused for as long as it took to fill a generation.
 #[derive(Default)]
 struct Generations {
     young: HashMap<u64, Bucket>,
     old: HashMap<u64, Bucket>,
 }
 
-/// A bucket for everybody.
+/// One bucket per caller.
 pub(super) struct Buckets {
     rate: Rate,
     generation_max: usize,
@@ -43,7 +43,7 @@ impl Buckets {
         Self { rate, generation_max: BUCKETS_MAX / 2, hasher, generations }
     }
 
-    /// Takes a token of whoever this is, or says how long until there is one.
+    /// Takes a token from the caller's bucket, or returns how long until there is one.
     pub(super) fn take(&self, who: impl Hash, now: Instant) -> Result<(), Duration> {
         let per_s = self.rate.per_s;
         self.change(who, now, |tokens| {
@@ -55,7 +55,7 @@ impl Buckets {
         })
     }
 
-    /// Gives a token back that was taken for nothing.
+    /// Returns a token that was not needed.
     pub(super) fn give_back(&self, who: impl Hash, now: Instant) {
         let burst = f64::from(self.rate.burst);
         self.change(who, now, |tokens| *tokens = (*tokens + 1.0).min(burst));
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn room_is_bounded_and_whoever_comes_often_stays() {
+    fn room_is_bounded_and_frequent_callers_stay() {
         let buckets = Buckets { generation_max: 10, ..Buckets::new(Rate { per_s: 0.001, burst: 1 }) };
         let now = Instant::now();
         assert!(buckets.take("often", now).is_ok());

@@ -1,8 +1,8 @@
-//! Connections to the service behind, kept open between requests.
+//! The connection pool to the upstream service.
 //!
-//! Everything the gateway promises hangs on one question: was the request sent? hyper hands a message back that
-//! it has not begun to write; then nothing happened, and it may go out over another connection. Once a byte may
-//! have been written, nobody here knows what became of it.
+//! The gateway's guarantees depend on one question: was the request sent? hyper hands back a message that it has not
+//! begun to write; then nothing happened, and it may be sent over another connection. Once a byte may have been
+//! written, the result is unknown.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -22,20 +22,20 @@ use tokio::time::{Instant, timeout};
 
 use super::body::{Payload, Progress, Watched, whole};
 
-/// Largest head of an answer.
+/// Largest response head.
 const ANSWER_HEAD_BYTES_MAX: usize = 64 << 10;
 
-/// Where the service is, and how long it may take.
+/// The service's address, and its timeouts and limits.
 #[derive(Clone, Debug)]
 pub(super) struct Target {
     pub(super) authority: Authority,
     pub(super) port: u16,
     pub(super) connect: Duration,
-    /// Until the answer's head, from the moment the request's body stands still.
+    /// Until the answer's head, from the last progress of the request's body.
     pub(super) response: Duration,
     /// Between two pieces of the answer's body.
     pub(super) response_idle: Duration,
-    /// How long a connection may lie idle and still be used.
+    /// How long an idle connection may be reused.
     pub(super) idle: Duration,
     pub(super) requests_max: usize,
     pub(super) idle_max: usize,
@@ -46,9 +46,9 @@ pub(super) struct Target {
 pub(super) enum Failed {
     /// Nothing was sent.
     NotSent(String),
-    /// It was sent, or some of it.
+    /// All or part of it was sent.
     Unknown { why: String, timed_out: bool },
-    /// The client's own body broke off while it was being sent.
+    /// The client aborted its body while it was being sent.
     ClientBroke,
 }
 
@@ -56,8 +56,8 @@ impl fmt::Display for Failed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NotSent(why) => write!(f, "nothing was sent: {why}"),
-            Self::Unknown { why, .. } => write!(f, "no answer to what was sent: {why}"),
-            Self::ClientBroke => f.write_str("the client's body broke off"),
+            Self::Unknown { why, .. } => write!(f, "the request was sent, but not answered: {why}"),
+            Self::ClientBroke => f.write_str("the client aborted its request body"),
         }
     }
 }
@@ -67,37 +67,37 @@ struct Idle {
     until: Instant,
 }
 
-/// The service behind. Cheap to clone.
+/// The upstream service. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct Upstream(Arc<Inner>);
 
 struct Inner {
     target: Target,
-    /// The authority as the header says it.
+    /// The authority as a header value.
     host: Option<HeaderValue>,
     idle: Mutex<VecDeque<Idle>>,
-    under_way: Arc<Semaphore>,
+    in_flight: Arc<Semaphore>,
 }
 
 impl Upstream {
     pub(super) fn new(target: Target) -> Self {
-        let under_way = Arc::new(Semaphore::new(target.requests_max));
+        let in_flight = Arc::new(Semaphore::new(target.requests_max));
         let host = HeaderValue::from_str(target.authority.as_str()).ok();
-        Self(Arc::new(Inner { target, host, idle: Mutex::default(), under_way }))
+        Self(Arc::new(Inner { target, host, idle: Mutex::default(), in_flight }))
     }
 
-    /// What it is called in `Host`.
+    /// Its value for the `Host` header.
     pub(super) fn host(&self) -> Option<&HeaderValue> {
         self.0.host.as_ref()
     }
 
-    /// Sends a request whose URI is a path, and gives the answer as it comes. The [`Progress`] of a body that is
-    /// still coming is in the request's extensions.
+    /// Sends a request whose URI is a path, and returns the answer with a streaming body. The [`Progress`] of the
+    /// request's body is in its extensions.
     pub(super) async fn send(&self, mut request: Request<Payload>) -> Result<Response<Payload>, Failed> {
         let target = &self.0.target;
-        let place = match Arc::clone(&self.0.under_way).try_acquire_owned() {
-            Ok(place) => place,
-            Err(_) => self.wait_for_place().await?,
+        let permit = match Arc::clone(&self.0.in_flight).try_acquire_owned() {
+            Ok(permit) => permit,
+            Err(_) => self.wait_for_permit().await?,
         };
         let progress = request.extensions().get::<Progress>().cloned().unwrap_or_default();
         loop {
@@ -110,30 +110,31 @@ impl Upstream {
             let answered = match in_time(sent, &progress, target.response).await {
                 Some(answered) => answered,
                 None => {
-                    let why = format!("nothing came for {:?}", target.response);
+                    let why = format!("no answer within {:?}", target.response);
                     return Err(Failed::Unknown { why, timed_out: true });
                 }
             };
             let mut error = match answered {
                 Ok(response) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
-                    let why = "it changed the protocol without being asked to".to_owned();
+                    let why = "it switched protocols without being asked to".to_owned();
                     return Err(Failed::Unknown { why, timed_out: false });
                 }
                 Ok(response) => {
                     let idle = idle_for(response.headers(), target.idle);
-                    let held = Held { upstream: self.clone(), sender: Some(sender), idle, _place: place };
+                    let in_use =
+                        InUse { upstream: self.clone(), sender: Some(sender), idle, _permit: permit };
                     let watched =
-                        |body| Watched::new(body, Some(target.response_idle), Progress::default(), held);
+                        |body| Watched::new(body, Some(target.response_idle), Progress::default(), in_use);
                     return Ok(response.map(|body| watched(body).boxed_unsync()));
                 }
                 Err(error) => error,
             };
             request = match (error.take_message(), repeat) {
-                // It was closed while it lay idle. Nothing was written, so another one will do.
+                // The connection was closed while idle. Nothing was written, so another one will do.
                 (Some(again), _) if reused => again,
                 (Some(_), _) => return Err(Failed::NotSent(error.error().to_string())),
                 (None, _) if progress.failed() => return Err(Failed::ClientBroke),
-                // It met a closing connection, and asking again changes nothing.
+                // The connection was closing, and the request is safe to repeat.
                 (None, Some(again)) => again,
                 (None, None) => {
                     let why = error.error().to_string();
@@ -143,13 +144,13 @@ impl Upstream {
         }
     }
 
-    async fn wait_for_place(&self) -> Result<OwnedSemaphorePermit, Failed> {
+    async fn wait_for_permit(&self) -> Result<OwnedSemaphorePermit, Failed> {
         let target = &self.0.target;
-        let place = timeout(target.connect, Arc::clone(&self.0.under_way).acquire_owned()).await;
-        place
+        let permit = timeout(target.connect, Arc::clone(&self.0.in_flight).acquire_owned()).await;
+        permit
             .ok()
             .and_then(Result::ok)
-            .ok_or_else(|| Failed::NotSent(format!("{} requests are under way", target.requests_max)))
+            .ok_or_else(|| Failed::NotSent(format!("{} requests are already in flight", target.requests_max)))
     }
 
     async fn connect(&self) -> Result<SendRequest<Payload>, Failed> {
@@ -166,7 +167,7 @@ impl Upstream {
         let (sender, connection) = handshake.map_err(|error| Failed::NotSent(error.to_string()))?;
         tokio::spawn(async move {
             if let Err(error) = connection.await {
-                tracing::debug!(%error, "a connection to upstream broke");
+                tracing::debug!(%error, "a connection to upstream failed");
             }
         });
         Ok(sender)
@@ -176,7 +177,7 @@ impl Upstream {
         self.0.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The one that was used last: it is the least likely to have been closed meanwhile.
+    /// The most recently used connection: it is the least likely to have been closed.
     fn take_idle(&self) -> Option<SendRequest<Payload>> {
         let now = Instant::now();
         let mut idle = self.idle();
@@ -191,7 +192,7 @@ impl Upstream {
             } else if idle[at].sender.is_ready() {
                 return idle.remove(at).map(|last| last.sender);
             }
-            // Else its last answer is only just read; it will be ready in a moment.
+            // Otherwise its last answer has only just been read; it will be ready in a moment.
         }
         None
     }
@@ -211,16 +212,16 @@ impl Idle {
     }
 }
 
-/// A connection whose answer is being read: given back when that has ended. One that was not read to its end will
-/// never be ready again, and closes.
-struct Held {
+/// A connection whose answer is being read; it returns to the pool afterwards. One whose answer was not read to its end
+/// will never be ready again, and closes.
+struct InUse {
     upstream: Upstream,
     sender: Option<SendRequest<Payload>>,
     idle: Duration,
-    _place: OwnedSemaphorePermit,
+    _permit: OwnedSemaphorePermit,
 }
 
-impl Drop for Held {
+impl Drop for InUse {
     fn drop(&mut self) {
         if let Some(sender) = self.sender.take().filter(|sender| !sender.is_closed()) {
             self.upstream.put_idle(sender, self.idle);
@@ -228,7 +229,7 @@ impl Drop for Held {
     }
 }
 
-/// The same request once more, where it only reads and has no body.
+/// A copy of the request, if its method is safe and it has no body.
 fn repeatable(request: &Request<Payload>) -> Option<Request<Payload>> {
     if !request.method().is_safe() || !request.body().is_end_stream() {
         return None;
@@ -240,7 +241,7 @@ fn repeatable(request: &Request<Payload>) -> Option<Request<Payload>> {
     Some(again)
 }
 
-/// Waits for an answer; `None` when it takes too long after the request's body last moved.
+/// Waits for an answer; `None` if it takes too long after the last progress of the request's body.
 async fn in_time<T>(answer: impl Future<Output = T>, progress: &Progress, limit: Duration) -> Option<T> {
     let mut answer = std::pin::pin!(answer);
     let mut frames = progress.frames();
@@ -256,11 +257,12 @@ async fn in_time<T>(answer: impl Future<Output = T>, progress: &Progress, limit:
     }
 }
 
-/// A server that says when it will close an idle connection is believed, a second early.
+/// How long to keep a connection idle: up to a second before the server's own `Keep-Alive: timeout`.
 fn idle_for(headers: &HeaderMap, at_most: Duration) -> Duration {
-    let told = headers.get("keep-alive").and_then(|value| value.to_str().ok());
-    let told = told.and_then(|value| value.split(',').find_map(|part| part.trim().strip_prefix("timeout=")));
-    match told.and_then(|seconds| seconds.parse::<u64>().ok()) {
+    let value = headers.get("keep-alive").and_then(|value| value.to_str().ok());
+    let seconds =
+        value.and_then(|value| value.split(',').find_map(|part| part.trim().strip_prefix("timeout=")));
+    match seconds.and_then(|seconds| seconds.parse::<u64>().ok()) {
         Some(seconds) => at_most.min(Duration::from_secs(seconds.saturating_sub(1))),
         None => at_most,
     }

@@ -1,4 +1,4 @@
-//! A client's connection as hyper sees it: read along, and marked.
+//! A client connection as hyper sees it: its bytes are inspected, and its activity is recorded.
 
 use std::future::Future;
 use std::io::{self, IoSlice};
@@ -13,42 +13,42 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep};
 
-use super::idle_timeout::{Busy, Pulse};
+use super::idle_timeout::{Activity, Busy};
 use super::metrics::Counted;
 use super::smuggling::{Inspector, Refusal};
 
-/// Read at a time. On the stack: an idle connection holds no buffer.
+/// Bytes read at a time. On the stack, so an idle connection has no buffer.
 const PIECE_BYTES: usize = 16 << 10;
 
-/// How long a client may pause before what it still sends is not waited for any more.
+/// How long a client may pause while its remaining bytes are discarded.
 const LINGER_IDLE: Duration = Duration::from_secs(5);
 
-/// What hyper answers with 400, and closes.
+/// Bytes that make hyper answer with 400 and close.
 const REFUSED: &[u8] = b"\0\r\n\r\n";
 
-/// A connection. What is refused is replaced by something that hyper refuses too: so the answer comes in its
-/// place, behind the answers to what came before, and the connection is closed.
+/// A connection. A refused request is replaced by one that hyper refuses too: so its answer comes in order, after the
+/// answers to earlier requests, and the connection is closed.
 pub(super) struct Wire {
     stream: TcpStream,
-    /// None for HTTP/2, which has frames to tell where things end.
+    /// None for HTTP/2, whose frames delimit messages.
     inspector: Option<Inspector>,
     headers_max: usize,
-    pulse: Arc<Pulse>,
+    activity: Arc<Activity>,
     counted: Counted,
-    /// What hyper may read.
+    /// Inspected bytes that hyper may read.
     readable: Vec<u8>,
     read: usize,
     refused: bool,
-    /// Longest that is lingered.
+    /// The longest time to linger.
     linger: Duration,
     closing: Closing,
 }
 
-/// How far the end of a connection has come.
+/// The shutdown state of a connection.
 enum Closing {
     /// It is in use.
     Open,
-    /// The way there is closed; what still comes is thrown away.
+    /// Our sending side is closed; what the client still sends is discarded.
     Lingers(Box<Lingers>),
     Closed,
 }
@@ -56,24 +56,34 @@ enum Closing {
 struct Lingers {
     until: Instant,
     sleep: Pin<Box<Sleep>>,
-    /// The connection is not quiet yet.
+    /// Keeps the connection busy.
     _busy: Busy,
 }
 
 impl Wire {
-    /// A connection of which `begun` was read already.
+    /// A connection of which `begun` has already been read.
     pub(super) fn new(
         stream: TcpStream,
         begun: &[u8],
         inspector: Option<Inspector>,
         headers_max: usize,
         linger: Duration,
-        pulse: Arc<Pulse>,
+        activity: Arc<Activity>,
         counted: Counted,
     ) -> Self {
         let (readable, read, refused, closing) = (Vec::new(), 0, false, Closing::Open);
-        let mut wire =
-            Self { stream, inspector, headers_max, pulse, counted, readable, read, refused, linger, closing };
+        let mut wire = Self {
+            stream,
+            inspector,
+            headers_max,
+            activity,
+            counted,
+            readable,
+            read,
+            refused,
+            linger,
+            closing,
+        };
         wire.take(begun);
         wire
     }
@@ -86,17 +96,17 @@ impl Wire {
         };
         let Err(refusal) = inspector.feed(bytes, &mut self.readable) else {
             if inspector.is_in_head() {
-                self.pulse.head_begun()
+                self.activity.head_begun()
             } else {
-                self.pulse.head_whole()
+                self.activity.head_whole()
             }
             return;
         };
-        self.pulse.head_whole();
+        self.activity.head_whole();
         self.counted.wire_refused(refusal);
         self.refused = true;
         match refusal {
-            // In the middle of a body there is nothing to answer: it ends too early.
+            // In the middle of a body no answer is possible: the body ends early.
             Refusal::Chunk => {}
             Refusal::TooLarge => {
                 self.readable.extend_from_slice(b"GET / HTTP/1.1\r\n");
@@ -109,13 +119,13 @@ impl Wire {
 }
 
 impl Wire {
-    /// The client is in the middle of something, or has sent more than was read.
+    /// The client is in the middle of a request, or has sent more than was read.
     fn is_sending(&self) -> bool {
         let between = self.inspector.as_ref().is_none_or(Inspector::is_between);
         self.refused || !between || self.read < self.readable.len()
     }
 
-    /// Reads and throws away what still comes, until the client has closed its side or time is up.
+    /// Reads and discards what the client still sends, until it closes its side or time is up.
     fn poll_discard(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let Closing::Lingers(lingers) = &mut self.closing else { return Poll::Ready(()) };
         loop {
@@ -156,7 +166,7 @@ impl Read for Wire {
             if this.refused {
                 return Poll::Ready(Ok(()));
             }
-            // Not cleared beforehand: that would cost more than the reading.
+            // Not zeroed: that would cost more than the read itself.
             let mut piece = [MaybeUninit::uninit(); PIECE_BYTES];
             let mut into = ReadBuf::uninit(&mut piece);
             ready!(Pin::new(&mut this.stream).poll_read(cx, &mut into))?;
@@ -173,9 +183,9 @@ impl Write for Wire {
         let this = self.get_mut();
         let written = Pin::new(&mut this.stream).poll_write(cx, buf);
         if written.is_pending() {
-            this.pulse.write_blocked()
+            this.activity.write_blocked()
         } else {
-            this.pulse.write_went_on()
+            this.activity.write_went_on()
         }
         written
     }
@@ -188,9 +198,9 @@ impl Write for Wire {
         let this = self.get_mut();
         let written = Pin::new(&mut this.stream).poll_write_vectored(cx, bufs);
         if written.is_pending() {
-            this.pulse.write_blocked()
+            this.activity.write_blocked()
         } else {
-            this.pulse.write_went_on()
+            this.activity.write_went_on()
         }
         written
     }
@@ -203,8 +213,8 @@ impl Write for Wire {
         Pin::new(&mut self.get_mut().stream).poll_flush(cx)
     }
 
-    /// Closes the way there at once, so that the client sees its answer and the end of it. To close the way back while
-    /// the client still sends would reset the connection, and the client would lose the answer: most send all of a
+    /// Closes our sending side at once, so that the client sees the end of its answer. Closing the receiving side while
+    /// the client still sends would reset the connection, and the client would lose the answer: most send a whole
     /// request before they read.
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
@@ -214,7 +224,7 @@ impl Write for Wire {
                 let until = Instant::now() + this.linger;
                 let first = (Instant::now() + LINGER_IDLE).min(until);
                 let sleep = Box::pin(tokio::time::sleep_until(first));
-                Closing::Lingers(Box::new(Lingers { until, sleep, _busy: this.pulse.busy() }))
+                Closing::Lingers(Box::new(Lingers { until, sleep, _busy: this.activity.busy() }))
             } else {
                 Closing::Closed
             };

@@ -10,7 +10,7 @@ use crate::moment::{age, when};
 use crate::stdout;
 use crate::table::{Side, Table, printable, short};
 
-/// What `--json` shows of a letter. Names here are an interface: add, never rename.
+/// What `--json` shows of a dead letter. Names here are an interface: add, never rename.
 #[derive(Serialize)]
 pub(super) struct LetterView<'a> {
     id: i64,
@@ -23,7 +23,7 @@ pub(super) struct LetterView<'a> {
     place: &'a str,
     key: Option<&'a str>,
     content_type: Option<&'a str>,
-    /// Pairs of name and text: a name may be there more than once.
+    /// Pairs of name and text: a name may occur more than once.
     headers: Vec<Value>,
     error: &'a str,
     attempts: u64,
@@ -66,7 +66,7 @@ impl<'a> LetterView<'a> {
     }
 }
 
-/// Those of a consumer and a source.
+/// The dead letters of a consumer and a source.
 pub(super) fn listing(consumer: Option<&str>, source: Option<&str>) -> DeadLetterFilter {
     let listing =
         consumer.map_or_else(DeadLetterFilter::new, |consumer| DeadLetterFilter::new().consumer(consumer));
@@ -122,7 +122,9 @@ pub(super) async fn run(tables: &DeadLetterStore, args: &Dead, json: bool) -> Re
     }
     stdout::text(&table.take())?;
     if let Some(next) = next {
-        eprintln!("there may be more: say --after {next}, raise --limit, or say --consumer or --source");
+        eprintln!(
+            "there may be more: add --after {next}, raise --limit, or narrow it with --consumer or --source"
+        );
     }
     Ok(())
 }

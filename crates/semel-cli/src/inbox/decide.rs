@@ -11,7 +11,7 @@ use crate::stdout;
 
 fn not_there(number: i64) -> Failed {
     Failed::not_done(format!(
-        "there is no dead letter {number}; nothing was changed: `semel inbox dead` shows what is there"
+        "there is no dead letter {number}; nothing was changed: `semel inbox dead` lists them"
     ))
 }
 
@@ -27,8 +27,8 @@ pub(super) async fn retry(tables: &DeadLetterStore, args: &Retry, as_json: bool)
         true => stdout::json(&json!({ "letters": letters })),
         false => stdout::text(&match letters {
             0 => "no dead letters match\n".to_owned(),
-            1 => "1 letter is handled again at its consumer's next look\n".to_owned(),
-            letters => format!("{letters} letters are handled again at their consumers' next look\n"),
+            1 => "1 dead letter will be retried at its consumer's next poll\n".to_owned(),
+            letters => format!("{letters} dead letters will be retried at their consumers' next poll\n"),
         }),
     }
 }
@@ -36,8 +36,8 @@ pub(super) async fn retry(tables: &DeadLetterStore, args: &Retry, as_json: bool)
 pub(super) async fn give_up(tables: &DeadLetterStore, args: &Drop, as_json: bool) -> Result<(), Failed> {
     let names: Vec<String> = args.id.iter().map(ToString::to_string).collect();
     let what = match &names[..] {
-        [one] => format!("letter {one} would be deleted, and not be handled from here"),
-        many => format!("letters {} would be deleted and never be handled", many.join(", ")),
+        [one] => format!("dead letter {one} would be deleted and never be retried from here"),
+        many => format!("dead letters {} would be deleted and never be retried from here", many.join(", ")),
     };
     confirmed(args.yes, &what)?;
     let gone = tables.give_up(&args.id, &args.why).await?.map_err(not_there)?;
@@ -46,9 +46,9 @@ pub(super) async fn give_up(tables: &DeadLetterStore, args: &Drop, as_json: bool
         return stdout::json(&json!({ "dropped": numbers, "why": args.why }));
     }
     let lines = gone.iter().map(|letter| {
-        let message = letter.id.as_deref().unwrap_or("a message without an id");
+        let message = letter.id.as_deref().unwrap_or("message without an id");
         let message = crate::table::printable(message);
-        format!("{} is given up: {message} of {}\n", letter.number, crate::table::printable(&letter.source))
+        format!("dropped {}: {message} of {}\n", letter.number, crate::table::printable(&letter.source))
     });
     stdout::text(&lines.collect::<String>())
 }

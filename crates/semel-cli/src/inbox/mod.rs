@@ -15,7 +15,8 @@ use crate::failure::Failed;
 pub(crate) async fn run(args: &Inbox, json: bool) -> Result<(), Failed> {
     let Some(url) = args.inbox.as_deref() else {
         return Err(Failed::usage(
-            "say which database has the inbox: --inbox postgres://…, mysql://… or sqlite:PATH, or SEMEL_INBOX",
+            "which database has the inbox is not set; give --inbox postgres://…, mysql://… or sqlite:PATH, or set \
+             SEMEL_INBOX",
         ));
     };
     let tables = DeadLetterStore::open(url).await?;

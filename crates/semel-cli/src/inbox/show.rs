@@ -25,7 +25,7 @@ struct ShowView<'a> {
 pub(super) async fn run(tables: &DeadLetterStore, args: &Show, json: bool) -> Result<(), Failed> {
     let Some(letter) = tables.find(args.id).await? else {
         return Err(Failed::not_done(format!(
-            "there is no dead letter {}; it may have been handled: `semel inbox dead` shows what is there",
+            "there is no dead letter {}; it may have been handled: `semel inbox dead` lists them",
             args.id
         )));
     };
@@ -42,7 +42,7 @@ pub(super) async fn run(tables: &DeadLetterStore, args: &Show, json: bool) -> Re
     stdout::text(&text(&letter))
 }
 
-/// Commands to choose from.
+/// The commands that apply now.
 fn next(letter: &StoredDeadLetter) -> Vec<String> {
     let (retry, drop) = (
         format!("semel inbox retry {}", letter.number),
@@ -64,7 +64,7 @@ fn text(letter: &StoredDeadLetter) -> String {
     line("state", letter.state.as_str());
     line("consumer", &letter.consumer);
     line("source", &letter.source);
-    line("message", letter.id.as_deref().unwrap_or("- (nobody can tell which one it is)"));
+    line("message", letter.id.as_deref().unwrap_or("- (it has no identity)"));
     line("topic", &letter.topic);
     line("place", &letter.place);
     if let Some(lineage) = &letter.lineage {
@@ -83,7 +83,7 @@ fn text(letter: &StoredDeadLetter) -> String {
     for (name, value) in &letter.headers {
         line("header", &format!("{name}: {value}"));
     }
-    let kind = letter.content_type.as_deref().unwrap_or("of no said type");
+    let kind = letter.content_type.as_deref().unwrap_or("no content type");
     line("payload", &format!("{} bytes, {kind}", thousands(letter.payload_bytes)));
     match shown_body(&letter.payload) {
         Some(body) => {
@@ -96,14 +96,12 @@ fn text(letter: &StoredDeadLetter) -> String {
         }
         None => {}
     }
-    let told = match letter.state {
-        DeadLetterState::Dead => {
-            "It could not be handled. Mend what is wrong, then have it handled or give it up:"
-        }
-        DeadLetterState::Retry => "A consumer handles it at its next look. It can still be given up:",
+    let advice = match letter.state {
+        DeadLetterState::Dead => "It could not be handled. Fix what is wrong, then retry it or drop it:",
+        DeadLetterState::Retry => "A consumer handles it at its next poll. It can still be dropped:",
         _ => return text,
     };
-    let _ = writeln!(text, "\n{told}");
+    let _ = writeln!(text, "\n{advice}");
     for command in next(letter) {
         let _ = writeln!(text, "  {command}");
     }

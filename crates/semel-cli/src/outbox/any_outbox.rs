@@ -1,4 +1,4 @@
-//! The outbox a URL names, whichever database it is in.
+//! The outbox at a URL, in any of the databases.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use semel::relay::{
 use semel::tx::driver::Dialect;
 use uuid::Uuid;
 
-/// An outbox.
+/// An outbox in one of the databases.
 pub(crate) enum AnyOutbox {
     #[cfg(feature = "postgres")]
     Postgres(Box<PostgresOutbox>),
@@ -23,7 +23,7 @@ pub(crate) enum AnyOutbox {
     Sqlite(Box<SqliteOutbox>),
 }
 
-/// Bounds of a relay that matter to its source.
+/// Batch size, lease and retry delay that a relay gives its outbox reader.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
     pub(crate) batch_events: usize,
@@ -45,12 +45,12 @@ macro_rules! each {
 }
 
 impl AnyOutbox {
-    /// For somebody who looks and decides.
+    /// Opens it for the `semel outbox` commands.
     pub(crate) async fn open(url: &str) -> Result<Self, OutboxReaderError> {
         Self::opened(url, None).await
     }
 
-    /// For a relay.
+    /// Opens it for a relay.
     pub(crate) async fn open_with(url: &str, bounds: &Bounds) -> Result<Self, OutboxReaderError> {
         Self::opened(url, Some(bounds)).await
     }
@@ -75,7 +75,7 @@ impl AnyOutbox {
             }
             #[cfg(feature = "mysql")]
             Dialect::Mysql => Ok(Self::Mysql(Box::new(bounded!(MysqlOutbox::new(url)?)))),
-            // What is not built in was refused.
+            // `dialect` has refused databases that are not in this build.
             _ => Ok(Self::Sqlite(Box::new(bounded!(SqliteOutbox::new(sqlite_path(url)))))),
         }
     }
@@ -111,7 +111,7 @@ impl AnyOutbox {
         })
     }
 
-    /// Where the lineage is wrong nothing opens, so this goes by the URL.
+    /// Takes the URL, because an outbox with the wrong lineage cannot be opened.
     pub(crate) async fn rebase(url: &str, rebase: Rebase) -> Result<(), OutboxReaderError> {
         match dialect(url)? {
             #[cfg(feature = "postgres")]

@@ -14,15 +14,15 @@ pub(super) async fn retry(outbox: &AnyOutbox, args: &Retry, as_json: bool) -> Re
         && let Some(key) = &args.key
     {
         return Err(Failed::not_done(format!(
-            "nothing is parked under the key {key:?}; `semel outbox parked` shows what is"
+            "nothing is parked under the key {key:?}; `semel outbox parked` lists what is"
         )));
     }
     match as_json {
         true => stdout::json(&json!({ "keys": keys })),
         false => stdout::text(&match keys {
             0 => "nothing is parked\n".to_owned(),
-            1 => "1 key is tried again at the relay's next look\n".to_owned(),
-            keys => format!("{keys} keys are tried again at the relay's next look\n"),
+            1 => "1 key will be retried at the relay's next poll\n".to_owned(),
+            keys => format!("{keys} keys will be retried at the relay's next poll\n"),
         }),
     }
 }
@@ -32,18 +32,18 @@ pub(super) async fn skip(outbox: &AnyOutbox, args: &Skip, as_json: bool) -> Resu
     confirmed(args.yes, &format!("event {id} would be deleted and never be published"))?;
     if !outbox.skip(id, args.topic.as_deref()).await? {
         return Err(Failed::not_done(format!(
-            "event {id} is not parked; `semel outbox parked` shows what is"
+            "event {id} is not parked; `semel outbox parked` lists what is"
         )));
     }
     match as_json {
         true => stdout::json(&json!({ "skipped": id.to_string() })),
-        false => stdout::text(&format!("{id} is given up; what was held behind it goes on\n")),
+        false => stdout::text(&format!("skipped {id}; the events held behind it continue\n")),
     }
 }
 
 pub(super) async fn rebase(url: &str, args: &Rebase, as_json: bool) -> Result<(), Failed> {
     if args.from_now {
-        confirmed(args.yes, "what is in the outbox and was not published never would be")?;
+        confirmed(args.yes, "events in the outbox that were not published never would be")?;
     }
     let to = match args.everything {
         true => semel::relay::Rebase::Everything,
@@ -54,10 +54,8 @@ pub(super) async fn rebase(url: &str, args: &Rebase, as_json: bool) -> Result<()
     match as_json {
         true => stdout::json(&json!({ "rebased": name })),
         false => stdout::text(match args.everything {
-            true => "the relay publishes all that is in the outbox, again where need be: same ids\n",
-            false => {
-                "all that is in the outbox is taken for published; the relay goes on with what comes now\n"
-            }
+            true => "the relay will publish everything in the outbox, some of it again: same ids\n",
+            false => "everything in the outbox counts as published; the relay continues with new events\n",
         }),
     }
 }

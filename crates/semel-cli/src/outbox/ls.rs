@@ -71,7 +71,7 @@ pub(super) async fn run(outbox: &AnyOutbox, args: &Ls, json: bool) -> Result<(),
     }
     stdout::text(&table.take())?;
     if events.len() as u64 == args.limit {
-        eprintln!("there may be more: raise --limit, or say --topic or --key");
+        eprintln!("there may be more: raise --limit, or narrow it with --topic or --key");
     }
     Ok(())
 }

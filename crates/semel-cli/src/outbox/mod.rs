@@ -1,4 +1,4 @@
-//! `semel outbox`: what a person sees of events, and decides about them.
+//! `semel outbox`: list and show events, and decide about parked ones.
 
 mod any_outbox;
 mod args;
@@ -15,10 +15,11 @@ use crate::failure::Failed;
 pub(crate) async fn run(args: &Outbox, json: bool) -> Result<(), Failed> {
     let Some(url) = args.from.as_deref() else {
         return Err(Failed::usage(
-            "say which database has the outbox: --from postgres://…, mysql://… or sqlite:PATH, or SEMEL_FROM",
+            "which database has the outbox is not set; give --from postgres://…, mysql://… or sqlite:PATH, or set \
+             SEMEL_FROM",
         ));
     };
-    // Decided where the lineage is wrong, and there the outbox does not open.
+    // A rebase is needed when the lineage is wrong, and then the outbox cannot be opened.
     if let OutboxCommand::Rebase(args) = &args.command {
         return decide::rebase(url, args, json).await;
     }

@@ -66,7 +66,7 @@ pub(super) async fn run(outbox: &AnyOutbox, args: &Parked, json: bool) -> Result
     }
     stdout::text(&table.take())?;
     if parked.len() as u64 == args.limit {
-        eprintln!("there may be more: raise --limit, or say --key");
+        eprintln!("there may be more: raise --limit, or narrow it with --key");
     }
     Ok(())
 }

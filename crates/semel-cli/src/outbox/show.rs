@@ -67,7 +67,7 @@ impl<'a> EventView<'a> {
 pub(super) async fn run(outbox: &AnyOutbox, args: &Show, json: bool) -> Result<(), Failed> {
     let Some(stored) = outbox.find(args.id).await? else {
         return Err(Failed::not_done(format!(
-            "no event {} is parked or among the newest {} of this outbox; it may be published and forgotten",
+            "event {} is neither parked nor among the newest {} events of this outbox; it may be published and deleted",
             args.id,
             thousands(LOOKED_EVENTS_MAX as u64)
         )));
@@ -88,7 +88,7 @@ pub(super) async fn run(outbox: &AnyOutbox, args: &Show, json: bool) -> Result<(
     stdout::text(&text(&stored))
 }
 
-/// Commands to choose from.
+/// The commands that apply now.
 fn next(stored: &EventDetail) -> Vec<String> {
     let Some(key) = &stored.parked_key else { return Vec::new() };
     let key = shell(key);
@@ -104,7 +104,7 @@ fn next(stored: &EventDetail) -> Vec<String> {
     }
 }
 
-/// Safe to paste into a shell.
+/// Quotes text so that it can be pasted into a shell.
 fn shell(text: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | ':' | '/' | '@');
     match !text.is_empty() && !text.starts_with('-') && text.chars().all(plain) {
@@ -153,14 +153,12 @@ fn text(stored: &EventDetail) -> String {
         }
         None => {}
     }
-    let told = match stored.standing {
-        EventStatus::Parked => {
-            "The broker did not take it. Find out why, then have it tried again or give it up:"
-        }
-        EventStatus::Held => "It waits behind an event of its key that is parked:",
+    let advice = match stored.standing {
+        EventStatus::Parked => "The broker did not accept it. Find out why, then retry it or skip it:",
+        EventStatus::Held => "It waits behind a parked event of its key:",
         _ => return text,
     };
-    let _ = writeln!(text, "\n{told}");
+    let _ = writeln!(text, "\n{advice}");
     for command in next(stored) {
         let _ = writeln!(text, "  {}", printable(&command));
     }

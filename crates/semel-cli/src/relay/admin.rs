@@ -1,4 +1,4 @@
-//! What a relay tells those who run it.
+//! Health and metrics of a relay.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::admin::Pages;
 #[derive(Clone)]
 pub(super) struct Admin {
     pub(super) metrics: RelayMetrics,
-    /// How long database and broker may be away.
+    /// How long database and broker may be unreachable.
     pub(super) patience: Duration,
     pub(super) stopping: watch::Receiver<bool>,
 }

@@ -1,4 +1,4 @@
-//! `semel relay --check`: what is promised, and whether this configuration can keep it.
+//! `semel relay --check`: the guarantee, and whether this configuration can keep it.
 
 use std::fmt::Write;
 
@@ -23,10 +23,10 @@ struct Report {
     mode: &'static str,
     delivery: &'static str,
     guarantee: String,
-    /// It can be kept.
+    /// The guarantee can be kept.
     holds: bool,
     checks: Vec<Check>,
-    /// What was asked for and is worth knowing.
+    /// Consequences of the chosen options.
     notes: Vec<String>,
 }
 
@@ -64,27 +64,27 @@ pub(super) async fn run(args: &Relay, mut to: To, json: bool) -> Result<(), Fail
     conclude(&report.checks)
 }
 
-/// What the database says.
+/// Checks the database.
 async fn source(args: &Relay, notes: &mut Vec<String>) -> Vec<Check> {
     let found = match From::open(args).await {
         Ok(from) => from.check(args).await,
         Err(error) => Err(error),
     };
     match found {
-        Ok(findings) => findings.into_iter().filter_map(|finding| judged(finding, notes)).collect(),
+        Ok(findings) => findings.into_iter().filter_map(|finding| to_check(finding, notes)).collect(),
         Err(error) => {
-            let told = error.to_string();
-            vec![match of_configuration(&error) {
-                true => Check::broken("outbox", told),
-                false => Check::unknown("outbox", told),
+            let why = error.to_string();
+            vec![match is_permanent(&error) {
+                true => Check::broken("outbox", why),
+                false => Check::unknown("outbox", why),
             }]
         }
     }
 }
 
-fn judged(finding: Finding, notes: &mut Vec<String>) -> Option<Check> {
-    let Finding { gravity, about, says } = finding;
-    match gravity {
+fn to_check(finding: Finding, notes: &mut Vec<String>) -> Option<Check> {
+    let Finding { severity, about, says } = finding;
+    match severity {
         Severity::Fine => Some(Check::found(about, says)),
         Severity::Error => Some(Check::broken(about, says)),
         Severity::Warning => {
@@ -94,8 +94,8 @@ fn judged(finding: Finding, notes: &mut Vec<String>) -> Option<Check> {
     }
 }
 
-/// Whether it would be the same tomorrow.
-fn of_configuration(error: &OutboxReaderError) -> bool {
+/// Whether a retry would give the same error.
+fn is_permanent(error: &OutboxReaderError) -> bool {
     match error {
         OutboxReaderError::OutboxLineage { .. } => true,
         OutboxReaderError::Store(error) => {
@@ -108,10 +108,12 @@ fn of_configuration(error: &OutboxReaderError) -> bool {
 fn notes(args: &Relay) -> Vec<String> {
     let mut notes = Vec::new();
     if args.bounds.poison == args::Poison::Event {
-        notes.push("--poison event: later events of a key overtake one that is parked".to_owned());
+        notes.push("--poison event: later events of a key overtake a parked one".to_owned());
     }
     if args.bounds.prune == Prune::Never {
-        notes.push("--prune never: the outbox grows until somebody else empties it".to_owned());
+        notes.push(
+            "--prune never: the outbox grows unless something else deletes published events".to_owned(),
+        );
     }
     notes
 }

@@ -1,4 +1,4 @@
-//! The source of a relay, whichever database it is in and however it is read.
+//! The outbox of a relay, for any database and both modes (poll and cdc).
 
 use std::time::Duration;
 
@@ -23,14 +23,14 @@ pub(super) enum From {
     #[cfg(feature = "postgres")]
     Cdc {
         log: Box<CdcOutbox>,
-        /// The same tables: what is parked and how far we are is in them.
+        /// The same outbox's tables, which have the parked events and the cursor.
         tables: AnyOutbox,
     },
 }
 
-/// Something that was looked at.
+/// The result of one check.
 pub(super) struct Finding {
-    pub(super) gravity: Severity,
+    pub(super) severity: Severity,
     pub(super) about: &'static str,
     pub(super) says: String,
 }
@@ -42,15 +42,15 @@ pub(super) enum Severity {
     Error,
 }
 
-/// What cannot work is said before anybody is connected to.
+/// Refuses flags that cannot work together, before anything connects.
 pub(super) fn fits(args: &Relay) -> Result<(), Failed> {
     let postgres = dialect(&args.from)? == Dialect::Postgres;
     match (args.mode, args.cdc.given()) {
         (Mode::Cdc, _) if !postgres => Err(Failed::usage(
-            "--mode cdc reads PostgreSQL's log; name a postgres:// URL, or leave it out: polling works everywhere",
+            "--mode cdc reads PostgreSQL's log; use a postgres:// URL, or leave --mode out: polling works everywhere",
         )),
         (Mode::Poll, Some(flag)) => {
-            Err(Failed::usage(format!("{flag} is for --mode cdc; say that, or leave it out")))
+            Err(Failed::usage(format!("{flag} is for --mode cdc; add --mode cdc, or leave {flag} out")))
         }
         _ => Ok(()),
     }
@@ -76,26 +76,26 @@ impl From {
         }
     }
 
-    /// Tables, version, lineage and primary were seen when it was opened, or are now; then rights, and the log.
+    /// Opening, or the call here, has checked tables, version, lineage and primary; then come privileges, and the log.
     pub(super) async fn check(&self, args: &Relay) -> Result<Vec<Finding>, OutboxReaderError> {
         let tables = match self {
             Self::Poll(outbox) => outbox,
             #[cfg(feature = "postgres")]
             Self::Cdc { tables, .. } => tables,
         };
-        let lacking = tables.check().await?;
+        let missing = tables.check().await?;
         let prunes = args.bounds.prune != Prune::Never;
-        let lacking: Vec<&str> = lacking
+        let missing: Vec<&str> = missing
             .iter()
-            .filter(|lacking| prunes || !lacking.only_to_prune)
-            .map(|lacking| lacking.right.as_str())
+            .filter(|missing| prunes || !missing.only_to_prune)
+            .map(|missing| missing.right.as_str())
             .collect();
-        let fine = |about| Finding { gravity: Severity::Fine, about, says: String::new() };
-        let rights = match lacking.is_empty() {
+        let fine = |about| Finding { severity: Severity::Fine, about, says: String::new() };
+        let rights = match missing.is_empty() {
             true => fine("rights"),
             false => {
-                let says = format!("the relay lacks {}; grant that to its user", lacking.join(", "));
-                Finding { gravity: Severity::Error, about: "rights", says }
+                let says = format!("the relay lacks {}; grant that to its user", missing.join(", "));
+                Finding { severity: Severity::Error, about: "rights", says }
             }
         };
         #[cfg_attr(not(feature = "postgres"), allow(unused_mut))]
@@ -103,7 +103,7 @@ impl From {
         #[cfg(feature = "postgres")]
         if let Self::Cdc { log, .. } = self {
             findings.extend(log.check().await?.into_iter().map(|finding| Finding {
-                gravity: match finding.gravity {
+                severity: match finding.gravity {
                     cdc::Severity::Fine => Severity::Fine,
                     cdc::Severity::Warning => Severity::Warning,
                     _ => Severity::Error,
@@ -147,7 +147,7 @@ async fn log(args: &Relay) -> Result<CdcOutbox, OutboxReaderError> {
     options.open().await
 }
 
-/// A relay's share of an outbox.
+/// The reader of an outbox in one of the databases.
 pub(super) enum AnySource {
     #[cfg(feature = "postgres")]
     Postgres(Box<PostgresOutboxReader>),

@@ -1,12 +1,12 @@
-//! `semel relay`: from the outbox of a database to a broker.
+//! `semel relay`: publishes from the outbox of a database to a broker.
 //!
 //! | module | what |
 //! |---|---|
-//! | `args` | what it can be told |
-//! | `from` | the source a URL names |
+//! | `args` | arguments and help |
+//! | `from` | the outbox a URL names |
 //! | `to` | the sink a URL names |
-//! | `check` | what is promised, and whether it can be kept |
-//! | `admin` | what those who run it are told |
+//! | `check` | `--check`: the guarantee, and whether it can be kept |
+//! | `admin` | health and metrics |
 
 mod admin;
 mod args;
@@ -33,7 +33,7 @@ use crate::stop::on_signal;
 use crate::url::without_password;
 use crate::{log, stdout};
 
-/// Publishes until it is told to stop.
+/// Publishes until it is stopped.
 pub(crate) async fn run(args: &Relay, json: bool) -> Result<(), Failed> {
     args.admin.check()?;
     from::fits(args)?;
@@ -43,9 +43,9 @@ pub(crate) async fn run(args: &Relay, json: bool) -> Result<(), Failed> {
     }
     log::to_stderr(args.run.log);
     let from = From::open(args).await?;
-    // Seen before anybody is told that it works; afterwards the relay waits for a database that goes away.
-    for finding in from.check(args).await?.into_iter().filter(|finding| finding.gravity != Severity::Fine) {
-        tracing::warn!(about = finding.about, says = finding.says, "this is not as it should be");
+    // Checked before it reports that it runs; later the relay waits for a database that becomes unreachable.
+    for finding in from.check(args).await?.into_iter().filter(|finding| finding.severity != Severity::Fine) {
+        tracing::warn!(about = finding.about, says = finding.says, "the configuration has a problem");
     }
     let listener = args.admin.listener().await?;
     let (stopping, stopped) = watch::channel(false);
@@ -77,7 +77,7 @@ pub(crate) async fn run(args: &Relay, json: bool) -> Result<(), Failed> {
         confirmed = ended.confirmed,
         parked = ended.parked,
         batches = ended.batches,
-        "stopped; what was not confirmed is still in the outbox"
+        "stopped; unconfirmed events are still in the outbox"
     );
     Ok(())
 }
@@ -118,7 +118,7 @@ impl Running<'_> {
         run: impl Future<Output = Result<RelayStats, RelayError>>,
     ) -> Result<RelayStats, Failed> {
         let ended = on_signal(run, self.args.run.until_stdin_ends, || {
-            tracing::info!(limit_ms = self.args.bounds.drain, "stopping: the batch on its way is finished");
+            tracing::info!(limit_ms = self.args.bounds.drain, "stopping; finishing the batch in flight");
             let _ = self.stopping.send(true);
             stop.stop();
         });
@@ -130,7 +130,7 @@ fn failed(error: RelayError) -> Failed {
     match error {
         RelayError::Outbox(error) => error.into(),
         error @ RelayError::Fenced(_) => {
-            Failed::not_done(format!("{error}; start this one again once the other is stopped"))
+            Failed::not_done(format!("{error}; stop the other relay, then start this one again"))
         }
         error => Failed::not_done(error.to_string()),
     }

@@ -1,5 +1,5 @@
-//! The gateway killed with many requests under way, at every point of the flow, in front of a service that can be
-//! asked: after a restart every one of them is settled, by retries alone.
+//! The gateway killed with many requests in flight, at every crash point, in front of a service with a lookup: after
+//! a restart every one of them is settled, by retries alone.
 
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
@@ -24,7 +24,7 @@ lookup = "GET /v1/payment_intents/by-key/{key}"
 lookup_absent = 404
 lookup_settle = "100ms"
 "#;
-/// Keys under way at once, and which of them is killed at the point.
+/// Keys in flight at once, and the one whose request reaches the crash point.
 const KEYS: usize = 8;
 const NTH: usize = 4;
 
@@ -47,29 +47,29 @@ fn pay(connection: TcpStream, key: &str) -> Got {
     }
 }
 
-/// What is found right after the restart and in the end, told in one line.
+/// The state right after the restart and at the end, in one line.
 fn killed_at(point: &'static str) -> String {
-    // A restart that takes as long as a lease shows nothing of what holds within it.
-    let told = (0..3).find_map(|_| kill_at(point));
-    told.unwrap_or_else(|| panic!("{point}: three times the restart took longer than the lease"))
+    // A restart that takes as long as a lease cannot show the state within the lease.
+    let killed = (0..3).find_map(|_| kill_at(point));
+    killed.unwrap_or_else(|| panic!("{point}: three times the restart took longer than the lease"))
 }
 
-/// `None` where the machine was too slow to look within the lease.
+/// `None` if the machine was too slow to check within the lease.
 fn kill_at(point: &'static str) -> Option<String> {
     let (upstream, directory) = (Upstream::start(), testkit::scratch::directory());
     let keys: Vec<String> = (0..KEYS).map(|n| format!("{point}-{n}")).collect();
     let mut gateway =
         Gateway::on(directory.path(), upstream.address, CONFIG, Some(&format!("{point}:{NTH}")));
     let (address, sent) = (gateway.address, Instant::now());
-    // All are connected before the first is sent: none comes to a gateway that is dead already.
+    // All are connected before the first is sent: none reaches a gateway that is already dead.
     let connected: Vec<_> = keys.iter().map(|key| (connect(address), key.clone())).collect();
     let clients =
         connected.into_iter().map(|(connection, key)| std::thread::spawn(move || pay(connection, &key)));
     let clients: Vec<_> = clients.collect();
     assert_eq!(gateway.child.wait_for_point(SOON).unwrap(), point);
     gateway.child.kill().unwrap();
-    let told: Vec<Got> = clients.into_iter().map(|client| client.join().unwrap()).collect();
-    assert!(told.contains(&Got::Nothing), "{point}: the one that was killed has no answer");
+    let earlier: Vec<Got> = clients.into_iter().map(|client| client.join().unwrap()).collect();
+    assert!(earlier.contains(&Got::Nothing), "{point}: the one that was killed has no answer");
     let charged = upstream.charges().len();
 
     let gateway = Gateway::on(directory.path(), upstream.address, CONFIG, None);
@@ -83,7 +83,7 @@ fn kill_at(point: &'static str) -> Option<String> {
     {
         assert!(held > 0, "{point}: what was claimed is held until the lease is over: {now:?}");
     }
-    // The lease has to end first.
+    // The lease has to expire first.
     let until = Instant::now() + LEASE + SOON;
     for (key, got) in keys.iter().zip(&mut now) {
         while !matches!(got, Got::Paid(_)) {
@@ -97,12 +97,12 @@ fn kill_at(point: &'static str) -> Option<String> {
     judged.sort();
     let paid: Vec<&str> = judged.iter().map(|(key, _)| key.as_str()).collect();
     assert_eq!(paid, keys, "{point}: each exactly once");
-    for (((_, id), now), told) in judged.iter().zip(&now).zip(&told) {
+    for (((_, id), now), earlier) in judged.iter().zip(&now).zip(&earlier) {
         assert!(
             matches!(now, Got::Paid(body) if body.contains(&format!("\"{id}\""))),
             "{point}: {id}: {now:?}"
         );
-        assert!(*told == Got::Nothing || told == now, "{point}: told {told:?} before and {now:?} now");
+        assert!(*earlier == Got::Nothing || earlier == now, "{point}: {earlier:?} before and {now:?} now");
     }
     Some(format!(
         "{point:14} charged when killed: {charged}/{KEYS}, held within the lease: {held}, in the end: {KEYS}/{KEYS}"

@@ -42,7 +42,7 @@ fn curl_sees_the_contract() {
     assert_eq!(missing.status(), 400);
     assert_eq!(missing.header("idempotency-problem"), Some("IDEMPOTENCY_KEY_MISSING"));
 
-    // What is not an operation passes through.
+    // Requests that match no operation pass through.
     let (read, _) = curl(&gateway, "/v1/balance", &[]);
     assert_eq!((read.status(), read.header("idempotency-replayed")), (200, None));
 

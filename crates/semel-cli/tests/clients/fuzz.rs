@@ -1,4 +1,4 @@
-//! Broken requests from a seeded generator: the gateway answers or closes, stays up, and charges nobody by mistake.
+//! Broken requests from a seeded generator: the gateway answers or closes, stays up, and causes no wrong charge.
 
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read, Write};
@@ -10,10 +10,10 @@ use crate::gateway::{CONFIG, Gateway};
 use crate::upstream::Upstream;
 use crate::wire::{ask, connect, payment};
 
-/// How many requests, unless `SEMEL_FUZZ` says otherwise.
+/// How many requests, unless `SEMEL_FUZZ` is set.
 const REQUESTS: usize = 1_500;
 const THREADS: usize = 12;
-/// A connection that is still open after this is one that nothing bounds.
+/// A connection that is still open after this has no timeout.
 const OPEN_MAX: Duration = Duration::from_secs(10);
 
 const TOKENS: &[&[u8]] = &[
@@ -68,7 +68,7 @@ fn base(rng: &mut fastrand::Rng, key: &str) -> Vec<u8> {
         3 => head("Content-Length: 3\r\n\r\na=1"),
         4 => b"GET /v1/balance HTTP/1.1\r\nHost: a\r\n\r\n".to_vec(),
         5 => {
-            // HTTP/2 by prior knowledge, an empty SETTINGS frame, and then whatever comes.
+            // HTTP/2 by prior knowledge, an empty SETTINGS frame, then random bytes.
             let start = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0".to_vec();
             let frames = (0..rng.usize(..100)).map(|_| if rng.bool() { rng.u8(..) } else { rng.u8(..4) });
             start.into_iter().chain(frames).collect()
@@ -97,7 +97,7 @@ fn broken(rng: &mut fastrand::Rng, key: &str) -> Vec<u8> {
             4 => request.truncate(at),
             5 if rng.u8(..8) == 0 => drop(request.splice(at..at, vec![b'a'; rng.usize(..60_000)])),
             6 => {
-                // Between two lines of the head, where a header can stand.
+                // Between two lines of the head, where a header may be.
                 let ends = request.windows(2).enumerate().filter(|(_, two)| *two == b"\r\n");
                 let ends: Vec<usize> = ends.map(|(at, _)| at + 2).collect();
                 let at = rng.choice(ends).unwrap_or(0);
@@ -109,11 +109,11 @@ fn broken(rng: &mut fastrand::Rng, key: &str) -> Vec<u8> {
     request
 }
 
-/// Everything the gateway says until it closes.
+/// Everything the gateway sends until it closes.
 fn answers(address: SocketAddr, request: &[u8], half_close: bool) -> Vec<u8> {
     let mut stream = connect(address);
     stream.set_read_timeout(Some(OPEN_MAX)).unwrap();
-    // It may close while we are still talking.
+    // It may close while we are still sending.
     let _ = stream.write_all(request);
     if half_close {
         let _ = stream.shutdown(Shutdown::Write);
@@ -127,7 +127,7 @@ fn answers(address: SocketAddr, request: &[u8], half_close: bool) -> Vec<u8> {
     }
 }
 
-/// The first status, or 0 when it just closed.
+/// The first status, or 0 if it only closed.
 fn status(request: &[u8], said: &[u8]) -> u16 {
     if said.is_empty() || request.starts_with(b"PRI * HTTP/2.0") {
         return 0;
@@ -184,19 +184,19 @@ fn broken_requests_break_nothing() {
         assert!(key == "after-all" || sent, "{key:?} was never sent");
         let plain = key.len() <= 257 && key.bytes().all(|byte| (b' '..=b'~').contains(&byte));
         assert!(plain, "{key:?} is no key");
-        // In quotes it is the same key; one quote alone belongs to it.
+        // A key in quotes is the same key; a single quote is part of it.
         let bare = key.strip_prefix('"').and_then(|key| key.strip_suffix('"')).unwrap_or(&key).to_owned();
         *charged.entry(bare).or_default() += 1;
     }
     println!("{requests} requests: {statuses:?}, {} keys charged", charged.len());
-    // Some are whole after all, and some are answered that they are not.
+    // Some are valid after all, and some are refused.
     let count = |range: std::ops::Range<u16>| statuses.range(range).map(|(_, count)| count).sum::<usize>();
     assert!(count(200..201) > requests / 50, "hardly anything came through: {statuses:?}");
     assert!(count(400..500) > requests / 50, "hardly anything was refused: {statuses:?}");
     charged.retain(|_, times| *times > 1);
-    let told = |key: &String| texts.iter().filter(|text| text.contains(key)).collect::<Vec<_>>();
-    let told: Vec<_> = charged.keys().map(told).collect();
-    assert!(charged.is_empty(), "charged more than once: {charged:?}, by {told:?}");
+    let sent_with = |key: &String| texts.iter().filter(|text| text.contains(key)).collect::<Vec<_>>();
+    let requests: Vec<_> = charged.keys().map(sent_with).collect();
+    assert!(charged.is_empty(), "charged more than once: {charged:?}, by {requests:?}");
 
     gateway.child.terminate().unwrap();
     let end = gateway.child.wait(SOON).unwrap();

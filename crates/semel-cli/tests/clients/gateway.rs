@@ -38,7 +38,7 @@ pub(crate) struct Gateway {
 }
 
 impl Gateway {
-    /// On a store of its own.
+    /// Starts on a store of its own.
     pub(crate) fn start(upstream: SocketAddr, config: &str) -> Self {
         let directory = testkit::scratch::directory();
         let mut gateway = Self::on(directory.path(), upstream, config, None);
@@ -46,7 +46,7 @@ impl Gateway {
         gateway
     }
 
-    /// On the store in a directory, stopping at a crash point if one is named.
+    /// Starts on the store in a directory, with a crash point if one is named.
     pub(crate) fn on(directory: &Path, upstream: SocketAddr, config: &str, crash_at: Option<&str>) -> Self {
         let file = directory.join("gateway.toml");
         std::fs::write(&file, config).unwrap();
@@ -71,7 +71,7 @@ impl Gateway {
         format!("http://{}", self.address)
     }
 
-    /// What the admin listener says at a path.
+    /// The admin listener's answer at a path.
     pub(crate) fn admin(&self, path: &str) -> String {
         let request = format!("GET {path} HTTP/1.1\r\nHost: admin\r\nConnection: close\r\n\r\n");
         let (head, body) = ask(self.admin, request.as_bytes()).unwrap();

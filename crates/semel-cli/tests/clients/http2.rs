@@ -1,5 +1,5 @@
-//! HTTP/2 frames that are well formed and out of place, too large or too many: the gateway answers, resets or
-//! closes, stays up, and charges nobody twice.
+//! HTTP/2 frames that are well formed but out of place, too large or too many: the gateway answers, resets or closes,
+//! stays up, and causes no second charge.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::SocketAddr;
@@ -10,9 +10,9 @@ use crate::upstream::Upstream;
 use crate::wire::{ask, connect, payment};
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// A connection that is still open after this is one that nothing bounds.
+/// A connection that is still open after this has no timeout.
 const OPEN_MAX: Duration = Duration::from_secs(10);
-/// How many sequences, unless `SEMEL_FUZZ` says otherwise.
+/// How many sequences, unless `SEMEL_FUZZ` is set.
 const SEQUENCES: usize = 400;
 
 const DATA: u8 = 0;
@@ -49,7 +49,7 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
 }
 
-/// A text of HPACK, not compressed.
+/// An HPACK string, not compressed.
 fn text(bytes: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     match u8::try_from(bytes.len()) {
@@ -67,7 +67,7 @@ fn text(bytes: &[u8]) -> Vec<u8> {
     [&out, bytes].concat()
 }
 
-/// A header that is not put into the table.
+/// A header that is not added to the dynamic table.
 fn header(name: &str, value: &str) -> Vec<u8> {
     [vec![0], text(name.as_bytes()), text(value.as_bytes())].concat()
 }
@@ -88,11 +88,11 @@ fn begun() -> Vec<u8> {
     [PREFACE, &frame(SETTINGS, 0, 0, &[])].concat()
 }
 
-/// Sends, and reads until the other side closes; what is still open when nothing comes any more is told apart.
+/// Sends, and reads until the other side closes; fails if the connection stays open.
 fn said(address: SocketAddr, sent: &[u8]) -> Vec<u8> {
     let mut stream = connect(address);
     stream.set_read_timeout(Some(OPEN_MAX)).unwrap();
-    // It may close while we are still talking.
+    // It may close while we are still sending.
     let _ = stream.write_all(sent);
     let mut said = Vec::new();
     match stream.read_to_end(&mut said) {
@@ -103,7 +103,7 @@ fn said(address: SocketAddr, sent: &[u8]) -> Vec<u8> {
     }
 }
 
-/// The kinds of the frames that came. A GOAWAY without an error is none: an idle connection ends with it too.
+/// The types of the received frames. A GOAWAY without an error does not count: an idle connection ends with it too.
 fn kinds(mut said: &[u8]) -> Vec<u8> {
     let mut kinds = Vec::new();
     while let [a, b, c, kind, ..] = *said {
@@ -136,9 +136,9 @@ fn is_well(gateway: &Gateway, upstream: &Upstream) {
     assert_eq!(keys.len(), charges, "charged more than once");
 }
 
-/// What breaks the rules ends the connection (GOAWAY) or the stream (RST_STREAM), and reaches nobody.
+/// A protocol violation ends the connection (GOAWAY) or the stream (RST_STREAM), and does not reach the service.
 #[test]
-fn frames_out_of_place_are_refused_and_reach_nobody() {
+fn frames_out_of_place_are_refused_and_do_not_reach_the_service() {
     let upstream = Upstream::start();
     let gateway = start(&upstream);
     let whole = END_HEADERS | END_STREAM;
@@ -202,15 +202,16 @@ fn frames_out_of_place_are_refused_and_reach_nobody() {
         let said = said(gateway.address, &[begun(), frames.concat()].concat());
         let kinds = kinds(&said);
         let refused = kinds.iter().any(|kind| [GOAWAY, RST_STREAM].contains(kind));
-        // Too large a head has an answer of its own: 431.
+        // A head that is too large has its own answer: 431.
         let answered = kinds.contains(&HEADERS);
         assert!(refused || (answered && what == "a head that is too large"), "{what}: {kinds:?}");
     }
-    assert_eq!(upstream.charges(), [], "nobody was to be charged");
+    assert_eq!(upstream.charges(), [], "nothing was to be charged");
     is_well(&gateway, &upstream);
 }
 
-/// Streams that are opened and reset at once cost the sender more than the gateway: after some it is sent away.
+/// Streams that are opened and reset at once (rapid reset) cost the sender more than the gateway: after some the
+/// connection is closed.
 #[test]
 fn rapid_resets_are_bounded() {
     let upstream = Upstream::start();
@@ -227,7 +228,7 @@ fn rapid_resets_are_bounded() {
     is_well(&gateway, &upstream);
 }
 
-/// Frames of all kinds in any order, with flags, streams and payloads that may fit.
+/// Frames of all kinds in any order, with flags, streams and payloads that may be valid.
 #[test]
 fn frames_in_any_order_break_nothing() {
     let seed = testkit::seed::seed();

@@ -1,4 +1,4 @@
-//! Clients nobody here wrote, and worse ones, against the real gateway in front of a service that keeps a ledger.
+//! Third-party and hostile clients against the real gateway, in front of a service that keeps a ledger.
 #![allow(clippy::unwrap_used)]
 
 #[cfg(feature = "crash-points")]
@@ -19,14 +19,14 @@ use std::time::Duration;
 /// Longer than anything here takes on a slow machine.
 const SOON: Duration = Duration::from_secs(30);
 
-/// Makes sure that a program is there; installs its package where that is possible.
+/// Makes sure that a program is installed; installs its package if possible.
 fn need(program: &str) {
     if Command::new(program).arg("--version").output().is_err() {
         testkit::services::install_packages(&[program.to_owned()]).unwrap();
     }
 }
 
-/// What a command says on stdout; it has to succeed.
+/// A command's stdout; the command has to succeed.
 fn said(command: &mut Command) -> String {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));

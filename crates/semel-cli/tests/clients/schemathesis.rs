@@ -22,7 +22,7 @@ single_tenant = true
 match = "PUT /{path}"
 in_flight = "accept"
 "#;
-/// What a gateway in front of a service that takes everything cannot be held to.
+/// Checks that a gateway in front of a service that accepts everything cannot pass.
 const NOT_OURS: &str = "positive_data_acceptance,negative_data_rejection,unsupported_method";
 
 fn schemathesis(description: &str, gateway: &Gateway, directory: &Path, exclude: &str) -> Output {
@@ -44,7 +44,7 @@ fn of_admin(gateway: &Gateway) -> String {
     format!("http://{}/openapi.json", gateway.admin)
 }
 
-/// Takes every request and never answers.
+/// Accepts every request and never answers.
 fn breaking_off() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -56,7 +56,7 @@ fn breaking_off() -> SocketAddr {
     address
 }
 
-/// Answers `PUT /held` with the key `k` when it is told to, and everything else at once. Says when that one has come.
+/// Answers `PUT /held` with the key `k` when released, and everything else at once. Signals when that one has arrived.
 fn holding() -> (SocketAddr, mpsc::Receiver<()>, mpsc::Sender<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -81,8 +81,8 @@ fn holding() -> (SocketAddr, mpsc::Receiver<()>, mpsc::Sender<()>) {
     (address, has_come, go)
 }
 
-/// While a request is under way its duplicates are told where to ask, and whoever asks there is told to wait; when it
-/// is done both get its answer. The description is narrowed to that one request, so that nothing else is generated.
+/// While a request is in flight its duplicates get a status URL, and the status URL answers "in progress"; when it is
+/// done both get its answer. The description is narrowed to that one request, so that nothing else is generated.
 #[test]
 #[ignore = "prove: thousands of generated requests"]
 fn answers_about_a_request_under_way_are_as_described() {
@@ -97,9 +97,9 @@ fn answers_about_a_request_under_way_are_as_described() {
     waiting.set_read_timeout(Some(10 * SOON)).unwrap();
     let first = std::thread::spawn(move || exchange(waiting, PUT));
     has_come.recv_timeout(SOON).unwrap();
-    let (told, _) = put(address).unwrap();
-    assert_eq!(told.status(), 202);
-    let intent = told.header("location").unwrap().rsplit_once('/').unwrap().1.to_owned();
+    let (accepted, _) = put(address).unwrap();
+    assert_eq!(accepted.status(), 202);
+    let intent = accepted.header("location").unwrap().rsplit_once('/').unwrap().1.to_owned();
 
     let mut narrow: Value = serde_json::from_str(&gateway.admin("/openapi.json")).unwrap();
     let methods = narrow["paths"]["/{path}"].as_object_mut().unwrap();
@@ -120,7 +120,7 @@ fn answers_about_a_request_under_way_are_as_described() {
     let output = run(&narrow);
     assert!(output.status.success(), "{}", text(&output));
 
-    // It has been there: with another description of a 202 both are objected to.
+    // The 202 was really checked: with a different description of it both operations fail.
     let mut wrong = narrow.clone();
     wrong["components"]["schemas"]["InProgress"]["required"] = json!(["not_there"]);
     let said = text(&run(&wrong));
@@ -131,7 +131,7 @@ fn answers_about_a_request_under_way_are_as_described() {
     go.send(()).unwrap();
     assert_eq!(first.join().unwrap().unwrap().0.status(), 201);
     let output = run(&wrong);
-    assert!(output.status.success(), "nobody is told to wait any more: {}", text(&output));
+    assert!(output.status.success(), "no 202 any more: {}", text(&output));
     let status = format!("GET /.semel/intents/{intent} HTTP/1.1\r\nHost: x\r\n\r\n");
     for (head, body) in [ask(address, status.as_bytes()).unwrap(), put(address).unwrap()] {
         assert_eq!((head.status(), &body[..]), (201, &b"held\n"[..]));
@@ -149,7 +149,7 @@ fn answers_are_as_described() {
     println!("{}", text(&output));
     assert!(output.status.success());
 
-    // A description that is wrong is noticed: the run above could have failed.
+    // A wrong description is detected: the run above could have failed.
     let mut wrong: Value = serde_json::from_str(&gateway.admin("/openapi.json")).unwrap();
     wrong["components"]["schemas"]["Problem"]["required"] = json!(["not_there"]);
     let file = directory.path().join("wrong.json");
@@ -163,7 +163,7 @@ fn answers_are_as_described() {
 fn answers_for_a_service_that_breaks_off_are_as_described() {
     let directory = testkit::scratch::directory();
     let gateway = Gateway::start(breaking_off(), CONFIG);
-    // All of them are errors of the server here; what they look like is described.
+    // All of them are server errors here, in the described format.
     let exclude = format!("{NOT_OURS},not_a_server_error");
     let output = schemathesis(&of_admin(&gateway), &gateway, directory.path(), &exclude);
     println!("{}", text(&output));

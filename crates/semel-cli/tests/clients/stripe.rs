@@ -17,7 +17,7 @@ const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/clients/stripe_
 fn each_key_is_charged_once_whatever_becomes_of_the_answers() {
     let python = testkit::python::with(&["stripe==16.1.0"]).unwrap();
     let upstream = Upstream::start();
-    // For what never answers; late answers come well before.
+    // For calls that are never answered; late answers come well before.
     let config = CONFIG.replace("[timeouts]", "[timeouts]\nresponse = \"4s\"");
     let config = format!("profile = \"stripe\"\n{config}");
     let gateway = Gateway::start(upstream.address, &config);
@@ -29,19 +29,19 @@ fn each_key_is_charged_once_whatever_becomes_of_the_answers() {
     let charges = upstream.charges();
     let paid = said["paid"].as_object().unwrap();
     assert_eq!(paid.len(), ROUNDS * 6);
-    let told: BTreeMap<_, _> =
+    let answered: BTreeMap<_, _> =
         paid.iter().map(|(key, paid)| (key.clone(), paid["id"].as_str().unwrap().to_owned())).collect();
-    let payments = charges.iter().filter(|(key, _)| told.contains_key(key)).cloned();
+    let payments = charges.iter().filter(|(key, _)| answered.contains_key(key)).cloned();
     let mut payments: Vec<_> = payments.collect();
     payments.sort();
     assert_eq!(
         payments,
-        told.clone().into_iter().collect::<Vec<_>>(),
-        "the ledger, and what clients were told"
+        answered.clone().into_iter().collect::<Vec<_>>(),
+        "the ledger, and what the clients got"
     );
-    assert_eq!(said["again"].as_str(), told.get("ok-0").map(String::as_str));
+    assert_eq!(said["again"].as_str(), answered.get("ok-0").map(String::as_str));
     for (key, paid) in paid {
-        // What the SDK can do alone it did alone.
+        // The SDK retried by itself where it could.
         let alone = ["ok", "late", "error"].iter().any(|behaviour| key.starts_with(behaviour));
         assert!(!alone || paid["calls"] == 1, "{key}: {paid}");
     }
@@ -59,7 +59,7 @@ fn each_key_is_charged_once_whatever_becomes_of_the_answers() {
     }
     assert_eq!((upstream.attempts("lost-refund"), upstream.charged("lost-refund")), (1, 1));
 
-    // Each upload has a boundary of its own, and is the same request all the same.
+    // Each upload has its own boundary, and still counts as the same request.
     let files = &said["files"];
     assert_eq!(files[0]["id"], files[1]["id"], "{files}");
     assert_eq!(files[1]["replayed"], "true", "{files}");

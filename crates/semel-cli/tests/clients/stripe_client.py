@@ -33,7 +33,7 @@ def pay(key, amount=4200):
 
 def until_paid(key):
     """What the SDK gave up on is sent again with the same key, as an application's job would do."""
-    # Shorter than a late answer takes: the SDK gives up on it and asks again.
+    # Shorter than a late answer takes: the SDK gives up and retries.
     client._timeout = 0.5 if key.startswith("late") else 20
     for attempt in range(1, GIVE_UP + 1):
         try:

@@ -1,4 +1,4 @@
-//! A payments service that misbehaves as the key says, and writes every charge into its ledger.
+//! A payments service that injects the fault named by the key, and writes every charge to its ledger.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -16,7 +16,7 @@ use crate::wire::{Head, read_message};
 /// How long a slow answer takes: longer than the clients wait, shorter than the gateway does.
 const LATE: Duration = Duration::from_millis(800);
 
-/// What costs money. Everything else is answered and not written down.
+/// Paths that charge. Everything else is answered and not recorded.
 const CHARGING: [&str; 3] = ["/v1/payment_intents", "/v1/refunds", "/v1/files"];
 
 /// Threads and connections end with the process.
@@ -56,7 +56,7 @@ impl Upstream {
         Self { address, shared, ledger, _directory: directory }
     }
 
-    /// What the ledger says: each charge as its key and its id.
+    /// The ledger: key and id of each charge.
     pub(crate) fn charges(&self) -> Vec<(String, String)> {
         let entries = Entries::read(&self.ledger).unwrap();
         assert_eq!(entries.torn(), None);
@@ -79,7 +79,7 @@ impl Upstream {
 }
 
 impl Shared {
-    /// One request. Nothing when the connection is at its end.
+    /// One request. `None` at the end of the connection.
     fn answer(&self, stream: &TcpStream) -> Option<()> {
         let (head, _) = read_message(&mut &*stream)?;
         let key = head.header("idempotency-key").unwrap_or_default().to_owned();
@@ -113,11 +113,11 @@ impl Shared {
             }
             ("stuck", 1) => {
                 self.charge(&head, &key);
-                // Says nothing until the gateway has had enough of it.
+                // Gives no answer until the gateway times out.
                 let _ = read_message(&mut &*stream);
                 None
             }
-            // The one kind of key that the service honours itself.
+            // The only kind of key that the service honours itself.
             ("keyed", _) => {
                 let known = self.charges.lock().unwrap().get(&key).cloned();
                 let body = known.map_or_else(|| self.charge(&head, &key), |id| Self::object(&head, &id));
@@ -131,7 +131,7 @@ impl Shared {
         }
     }
 
-    /// Once more for every call: this service knows nothing of keys.
+    /// Charges on every call: this service ignores keys.
     fn charge(&self, head: &Head, key: &str) -> String {
         let id = format!("pi_{}", self.next.fetch_add(1, Ordering::Relaxed));
         self.ledger.append(&format!("{key} {id}")).unwrap();

@@ -40,7 +40,7 @@ impl Head {
     }
 }
 
-/// One message with its body. Nothing when the other side ended or stalled before it was whole.
+/// One message with its body. `None` if the other side closed or stalled before it was complete.
 pub(crate) fn read_message(stream: &mut impl Read) -> Option<(Head, Vec<u8>)> {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
@@ -108,12 +108,12 @@ pub(crate) fn post(path: &str, key: &str) -> Vec<u8> {
     .into_bytes()
 }
 
-/// Sends and waits for the answer; nothing if none came.
+/// Sends and waits for the answer; `None` if none came.
 pub(crate) fn ask(address: SocketAddr, request: &[u8]) -> Option<(Head, Vec<u8>)> {
     exchange(connect(address), request)
 }
 
-/// The same on a connection that is there.
+/// The same on an existing connection.
 pub(crate) fn exchange(mut stream: TcpStream, request: &[u8]) -> Option<(Head, Vec<u8>)> {
     stream.write_all(request).ok()?;
     read_message(&mut stream)

@@ -1,4 +1,4 @@
--- The same fifty keys over and over from every connection. What is neither an answer nor "in progress" is counted.
+-- The same fifty keys over and over from every connection. Counts what is neither an answer nor "in progress".
 local threads, n = {}, 0
 
 function setup(thread)

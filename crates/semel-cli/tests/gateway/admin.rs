@@ -1,4 +1,4 @@
-//! For those who run it, on an address of its own.
+//! The admin listener, on an address of its own.
 
 use crate::client::send;
 use crate::gateway::plain;

@@ -1,11 +1,11 @@
-//! What strangers send, each with its answer. The service behind sees none of it.
+//! Hostile requests and their answers. None of them reaches the service.
 
 use std::time::Duration;
 
 use crate::client::{Connection, request, send};
 use crate::gateway::{configured, plain};
 
-/// What comes back, and whether the connection is closed behind it.
+/// The answer, and whether the connection is closed after it.
 fn sent(addr: std::net::SocketAddr, bytes: &[u8]) -> Option<u16> {
     let mut connection = Connection::open(addr);
     connection.write(bytes);
@@ -144,7 +144,7 @@ fn heads_have_bounds() {
 }
 
 #[test]
-fn whoever_is_slow_is_closed_and_others_are_served_meanwhile() {
+fn a_slow_client_is_closed_and_others_are_served_meanwhile() {
     let timeouts = "[timeouts]\nheader_read = \"2s\"\nidle = \"4s\"\nbody_idle = \"2s\"\n";
     let (_place, upstream, gateway) = configured(&["--single-tenant"], timeouts);
     let mut silent = Connection::open(gateway.addr);
@@ -164,7 +164,7 @@ fn whoever_is_slow_is_closed_and_others_are_served_meanwhile() {
         assert!(connection.is_closed());
     }
     assert_eq!(upstream.effects("k-1"), 0);
-    // A service that takes longer than all of that is waited for.
+    // A service that takes longer than these timeouts is still waited for.
     let addr = gateway.addr;
     let slow = std::thread::spawn(move || send(addr, "POST", "/slow", &[("Idempotency-Key", "k-2")], "x"));
     std::thread::sleep(Duration::from_secs(6));
@@ -172,7 +172,7 @@ fn whoever_is_slow_is_closed_and_others_are_served_meanwhile() {
     assert_eq!(slow.join().unwrap().status, 201);
 }
 
-/// Most clients send all of a request before they look for its answer.
+/// Most clients send a whole request before they read its answer.
 #[test]
 fn a_body_over_the_limit_is_answered_although_the_client_sends_on() {
     const BODY: usize = 16 << 20;
@@ -200,14 +200,14 @@ fn a_body_over_the_limit_is_answered_although_the_client_sends_on() {
 }
 
 #[test]
-fn whoever_never_stops_sending_is_closed() {
+fn a_client_that_never_stops_sending_is_closed() {
     let (_place, _upstream, gateway) = configured(&["--single-tenant"], "[timeouts]\nlinger = \"1s\"\n");
     let mut connection = Connection::open(gateway.addr);
     let head =
         "POST /pay HTTP/1.1\r\nHost: a\r\nIdempotency-Key: k-1\r\nContent-Length: 1000000000000\r\n\r\n";
     connection.write(head);
     assert_eq!(connection.answer().unwrap().status, 413);
-    // Until the other side does not take it any more.
+    // Until the gateway no longer reads.
     while connection.try_write([b'x'; 1 << 10]).is_ok() {}
     gateway.wait_for_metric("semel_gateway_connections 0");
 }

@@ -1,4 +1,4 @@
-//! Whoever may not ask gets no answer, not even one that was given before.
+//! A caller without permission gets no answer, not even a replay.
 
 use crate::client::{Answer, send};
 use crate::gateway::{Gateway, Place, configured};
@@ -12,7 +12,7 @@ fn pay(gateway: &Gateway, token: Option<&str>) -> Answer {
 }
 
 #[test]
-fn a_replay_is_not_given_to_whoever_upstream_does_not_know() {
+fn a_replay_is_not_given_to_a_caller_that_upstream_does_not_know() {
     let (_place, upstream, gateway) = configured(&["--single-tenant", "--authorize", "GET /whoami"], "");
     let first = pay(&gateway, Some("ana.1"));
     assert_eq!(first.status, 201);
@@ -65,7 +65,7 @@ fn nothing_is_claimed_when_upstream_cannot_be_asked() {
 }
 
 #[test]
-fn an_answer_that_names_nobody_is_an_error() {
+fn an_answer_without_a_tenant_is_an_error() {
     let args = ["--authorize", "GET /hello", "--tenant", "auth:X-User-Id"];
     let (_place, upstream, gateway) = configured(&args, "");
     assert_eq!(pay(&gateway, Some("ana.1")).code(), "GATEWAY_AUTHORIZE_FAILED");

@@ -1,4 +1,4 @@
-//! A client that sends what it is told to, byte by byte.
+//! A client that sends exact bytes.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -29,7 +29,7 @@ impl Answer {
         serde_json::from_slice(&self.body).unwrap_or_else(|_| panic!("{self:?}"))
     }
 
-    /// The code of a problem; empty when it is none.
+    /// The code of a problem; empty for other answers.
     pub(crate) fn code(&self) -> &str {
         let code = self.header("idempotency-problem").unwrap_or("");
         if !code.is_empty() {
@@ -60,12 +60,12 @@ impl Connection {
         let _ = self.reader.get_mut().write_all(bytes.as_ref());
     }
 
-    /// The same, and what became of it.
+    /// The same, and its result.
     pub(crate) fn try_write(&mut self, bytes: impl AsRef<[u8]>) -> std::io::Result<()> {
         self.reader.get_mut().write_all(bytes.as_ref())
     }
 
-    /// Closes the way there; the way back stays open.
+    /// Closes the sending side; the receiving side stays open.
     pub(crate) fn no_more(&mut self) {
         self.reader.get_mut().shutdown(std::net::Shutdown::Write).unwrap();
     }
@@ -120,7 +120,7 @@ impl Connection {
         (size > 0).then_some(piece)
     }
 
-    /// Whether the other side has closed it; what still comes is thrown away.
+    /// Whether the other side has closed it; remaining bytes are discarded.
     pub(crate) fn is_closed(&mut self) -> bool {
         let mut rest = Vec::new();
         match self.reader.read_to_end(&mut rest) {

@@ -1,4 +1,4 @@
-//! Settings: what holds, what is wrong, and in which line.
+//! Settings: effective values, and errors with their line.
 
 use std::process::Output;
 
@@ -75,7 +75,7 @@ fn the_effective_settings_are_printed_as_a_file_that_would_set_them() {
         assert!(printed.lines().any(|have| have == line), "{line}\nis not in\n{printed}");
     }
     assert!(!printed.contains("secret"), "{printed}");
-    // What it printed, it takes.
+    // It accepts its own output.
     let again = check(&printed, &[]);
     assert_eq!(String::from_utf8(again.stdout).unwrap(), printed, "{:?}", again.stderr);
 }
@@ -101,16 +101,19 @@ fn keys_are_checked_and_never_shown() {
     permit(0o644);
     let warned = check(&config, &[]);
     let stderr = String::from_utf8(warned.stderr).unwrap();
-    assert!(warned.status.success() && stderr.contains("can be read by others"), "{stderr}");
+    assert!(
+        warned.status.success() && stderr.contains("can be read by users other than its owner"),
+        "{stderr}"
+    );
     permit(0o600);
     std::fs::write(&path, format!("2026-11 {}\n", &good[1..])).unwrap();
     let line = wrong(&config, &[]);
     assert!(line.contains("line 1: a key is its id and 64 hex digits") && !line.contains("5e5e"), "{line}");
     for (settings, says) in [
         ("keys = \"file:/no/such/keys\"", "cannot read the keys"),
-        ("keys = \"env:SEMEL_NO_SUCH_KEYS\"", "the environment has no SEMEL_NO_SUCH_KEYS"),
-        ("keys = \"2026-11 5e5e\"", "gateway.toml:5: keys are named, not given"),
-        ("compress_above = \"1K\"", "gateway.toml:5: \"1K\" is no size"),
+        ("keys = \"env:SEMEL_NO_SUCH_KEYS\"", "the environment variable SEMEL_NO_SUCH_KEYS is not set"),
+        ("keys = \"2026-11 5e5e\"", "gateway.toml:5: give where the secret is stored"),
+        ("compress_above = \"1K\"", "gateway.toml:5: \"1K\" is not a size"),
         ("refuse_plain = true", "without keys"),
     ] {
         let line = wrong(&format!("{base}{settings}\n"), &[]);
@@ -147,13 +150,13 @@ fn what_is_wrong_is_said_with_its_line() {
         (format!("listen_on = 1\n{base}"), "gateway.toml:1: unknown field `listen_on`"),
         (operation("retentoin = \"7d\""), "gateway.toml:6: unknown field `retentoin`"),
         (operation("retention = \"7\""), "gateway.toml:6: \"7\" is not a duration"),
-        (operation("in_flight = \"wait\""), "gateway.toml:6: \"wait\" is no in_flight"),
+        (operation("in_flight = \"wait\""), "gateway.toml:6: \"wait\" is not a valid in_flight"),
         (operation("effect = \"atomic\""), "a gateway cannot have"),
         (operation("lookup = \"POST /x/{key}\""), "may only read"),
         (operation("lookup = \"GET /x\""), "has no {key}"),
         (operation("lookup_settle = \"1s\""), "lookup_… is set but lookup is not"),
         (operation("lookup_absent = 404"), "lookup_… is set but lookup is not"),
-        (operation("lookup = \"GET /x/{key}\"\nlookup_absent = 200"), "is no status that says"),
+        (operation("lookup = \"GET /x/{key}\"\nlookup_absent = 200"), "is not a status that says"),
         (
             "upstream = \"http://127.0.0.1:1\"\n[scope]\ntenant = \"header:X-Tenant-Id\"\n[[operation]]\n\
              match = \"POST /a\"\nlookup = \"GET /x/{key}\"\n"
@@ -163,22 +166,22 @@ fn what_is_wrong_is_said_with_its_line() {
         (operation("lease = \"1ms\""), "a lease of 1ms is not between"),
         (operation("replay_headers = [\"set-cookie\"]"), "set-cookie"),
         (format!("{base}[[operation]]\nmatch = \"GET /a\"\n"), "change nothing"),
-        (format!("{base}[[operation]]\nmatch = \"/a\"\n"), "is no route"),
+        (format!("{base}[[operation]]\nmatch = \"/a\"\n"), "is not a route"),
         (format!("{base}[limits]\nconnections_max = 0\n"), "is not in 1..="),
-        (format!("{base}[limits]\nnew_intents_per_s = -1.0\n"), "is no rate"),
+        (format!("{base}[limits]\nnew_intents_per_s = -1.0\n"), "is not a rate"),
         (format!("{base}[limits]\nbuffered_bytes_max = 1000\n"), "could never be read"),
-        (format!("status_secret = \"a secret\"\n{base}"), "keys are named, not given, and so are secrets"),
+        (format!("status_secret = \"a secret\"\n{base}"), "give where the secret is stored, not the secret"),
         (
             format!("status_secret = \"env:SEMEL_NOT_THERE\"\n{base}"),
-            "the environment has no SEMEL_NOT_THERE",
+            "the environment variable SEMEL_NOT_THERE is not set",
         ),
         (
             "upstream = \"http://127.0.0.1:1\"\n[scope]\ntenant = \"header:Authorization\"\n".to_owned(),
-            "gateway.toml:3: the header authorization is no scope: its value changes when a token is refreshed",
+            "gateway.toml:3: the header authorization cannot be the tenant: its value changes when a token",
         ),
         ("upstream = \"http://127.0.0.1:1\"\n[scope]\ntenant = \"auth:X\"\n".to_owned(), "needs authorize"),
-        ("upstream = \"http://127.0.0.1:1\"\n".to_owned(), "nobody says whose requests these are"),
-        ("[scope]\nsingle_tenant = true\n".to_owned(), "say where the service is"),
+        ("upstream = \"http://127.0.0.1:1\"\n".to_owned(), "the tenant of requests is not set"),
+        ("[scope]\nsingle_tenant = true\n".to_owned(), "the service is not set"),
         ("upstream = \"https://a\"\n".to_owned(), "plain HTTP"),
     ] {
         let line = wrong(&config, &[]);

@@ -1,8 +1,8 @@
 //! The core table of what an idempotent edge must do, behind the gateway: duplicates, races, crashes, outages. The
 //! rows have the names they have for the layer, in `crates/semel/tests/http/core_table.rs`.
 //!
-//! The memory store lives and dies with its gateway: it cannot be away, and nobody else can have it. Rows that are
-//! about a store of which that is not true are there for SQLite and PostgreSQL only.
+//! The memory store lives in its gateway: it cannot be unreachable, and no other process can use it. Rows that need
+//! a separate store run on SQLite and PostgreSQL only.
 
 use std::time::Duration;
 
@@ -54,7 +54,7 @@ rows! {
         a_worker_whose_marker_expired_cannot_overwrite_and_gives_the_answer_that_stands
 }
 
-/// A place with a store, and the server it is on.
+/// A directory with a store, and the store's server.
 struct Shelf {
     place: Place,
     #[cfg(feature = "postgres")]
@@ -62,7 +62,7 @@ struct Shelf {
 }
 
 impl Shelf {
-    /// `None` where the run goes without its server.
+    /// `None` if the run has no such server.
     fn new(kind: Kind) -> Option<Self> {
         #[cfg(feature = "postgres")]
         if kind == Kind::Postgres {
@@ -77,8 +77,8 @@ impl Shelf {
         })
     }
 
-    /// The store cannot be reached until what this gives is called: somebody else writes to its file and does not
-    /// come to an end, or the network to its server is gone.
+    /// Makes the store unreachable until the returned function is called: another writer holds the lock on its file,
+    /// or the network to its server is down.
     fn away(&self) -> Box<dyn FnOnce() + '_> {
         #[cfg(feature = "postgres")]
         if let Some(server) = &self.server {
@@ -95,7 +95,7 @@ impl Shelf {
 const IN_PROGRESS: &str = "IDEMPOTENCY_REQUEST_IN_PROGRESS";
 const UNCERTAIN: &str = "IDEMPOTENCY_OUTCOME_UNCERTAIN";
 
-/// One operation with these settings; its lease is short, because a dead owner's has to run out.
+/// One operation with these settings; its lease is short, because a dead owner's has to expire.
 fn operation(path: &str, settings: &str) -> String {
     format!(
         "[scope]\nsingle_tenant = true\n[[operation]]\nname = \"pay\"\nmatch = \"POST {path}\"\nlease = \"5s\"\n\
@@ -113,12 +113,12 @@ fn json(gateway: &Gateway, key: &str, body: &str) -> Answer {
     send(gateway.addr, "POST", "/pay", &headers, body)
 }
 
-/// Asks until it is not told "in progress" any more.
+/// Retries until the answer is not "in progress" any more.
 fn settled(gateway: &Gateway, path: &str) -> Answer {
     known(|| gateway.post(path, "k", "x"))
 }
 
-/// The same for any request. The store may also take longer to record an outcome than its caller waits for that.
+/// The same for any request. The store may also take longer to record an outcome than its caller waits.
 fn known(ask: impl Fn() -> Answer) -> Answer {
     for _ in 0..1_600 {
         let answer = ask();
@@ -165,7 +165,7 @@ fn the_same_key_with_another_payload_is_a_conflict(kind: Kind) {
 
 // "Concurrent requests with the same key: one processes" is in `once`.
 
-/// Who holds a memory store is the gateway, so there the service dies; elsewhere the gateway does.
+/// A memory store dies with its gateway, so there the service is killed; elsewhere the gateway is.
 fn a_crash_after_the_claim_blocks_retries_until_its_fate_is_decided(kind: Kind) {
     for (effect, status, code) in [("opaque", 409, UNCERTAIN), ("keyed", 201, "")] {
         let Some(shelf) = Shelf::new(kind) else { return };
@@ -185,7 +185,7 @@ fn a_crash_after_the_claim_blocks_retries_until_its_fate_is_decided(kind: Kind) 
             }
         }
         caller.join().unwrap();
-        // The first attempt stands at the gate, a second one would stand behind it: both may go.
+        // The first attempt waits in the service, and a second one would wait behind it: both are released.
         upstream.open();
         upstream.open();
         let retry = settled(&gateway, "/slow");
@@ -211,7 +211,7 @@ fn a_crash_after_the_effect_is_recovered_by_looking_it_up(kind: Kind) {
     caller.join().unwrap();
     let retry = (0..1_600).find_map(|_| {
         let answer = settled(&gateway, path);
-        // Too early to believe "not found": the retry is told when.
+        // Too early for "not found" to count: the answer says when to retry.
         if answer.code() == UNCERTAIN {
             assert!(answer.header("retry-after").is_some());
             std::thread::sleep(Duration::from_millis(25));
@@ -243,7 +243,7 @@ fn a_store_outage_during_the_claim_follows_the_policy(kind: Kind) {
     });
 }
 
-/// A caller whose claim was sent and not answered, and the way to have answers again.
+/// A caller whose claim was sent but not answered, and the function that restores answers.
 fn lost_claim<'s>(
     shelf: &'s Shelf,
     gateway: &Gateway,
@@ -261,7 +261,7 @@ fn lost_claim<'s>(
     (back, caller)
 }
 
-/// Nothing is known of a claim that was sent and not answered; it is asked for again under the same name.
+/// The result of a claim that was sent but not answered is unknown; it is sent again under the same name.
 fn a_claim_whose_answer_was_lost_runs_once(kind: Kind) {
     let Some(shelf) = Shelf::new(kind) else { return };
     let upstream = Upstream::start();
@@ -273,11 +273,11 @@ fn a_claim_whose_answer_was_lost_runs_once(kind: Kind) {
     assert_eq!((answer.status, answer.is_replay(), upstream.effects("k")), (201, false, 1));
 }
 
-/// Whoever is not the owner cannot end a live claim.
+/// Only the owner can end a live claim.
 fn finishing_with_another_owners_token_is_refused(kind: Kind) {
     let Some(shelf) = Shelf::new(kind) else { return };
     let upstream = Upstream::start();
-    // A live claim: its lease is long enough to be renewed in time by whatever machine.
+    // A live claim: its lease is long enough to be renewed in time even on a slow machine.
     let config = operation("/slow", "").replace("lease = \"5s\"", "lease = \"60s\"");
     let gateway = start(&shelf, kind, &upstream.url(), &config);
     let caller = first(&gateway, "/slow");
@@ -307,7 +307,7 @@ fn a_worker_whose_marker_expired_cannot_overwrite_and_gives_the_answer_that_stan
     assert_eq!((taken_over.status, taken_over.text().as_str()), (201, "2"));
     stalled.child.resume().unwrap();
     let slow = slow.join().unwrap().expect("an answer");
-    // A store that takes longer than its caller waits for it: then the answer says that it is not stored.
+    // If the store takes longer than its caller waits, the answer says that it is not stored.
     if slow.header("idempotency-stored") != Some("false") {
         let shown = format!("every caller sees the same answer: {slow:?}");
         assert_eq!((slow.text().as_str(), slow.is_replay()), ("2", true), "{shown}");

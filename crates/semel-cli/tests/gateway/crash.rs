@@ -1,4 +1,4 @@
-//! Killed at every point of the flow, started again, asked again: the service's ledger judges.
+//! Killed at every crash point, restarted, retried: the result is checked against the service's ledger.
 
 use semel::crash;
 
@@ -6,7 +6,7 @@ use crate::client::{Connection, SOON, request};
 use crate::gateway::Place;
 use crate::upstream::Upstream;
 
-/// What a client meets after a crash at a point: how often the effect had happened by then, and what the retry gets.
+/// What follows a crash at a point: how often the effect had happened by then, and what the retry gets.
 fn killed_at(point: &str, effect: &str) -> (Upstream, crate::client::Answer) {
     let (place, upstream) = (Place::new(), Upstream::start());
     let config = format!(
@@ -20,7 +20,7 @@ fn killed_at(point: &str, effect: &str) -> (Upstream, crate::client::Answer) {
     gateway.child.kill().unwrap();
     assert!(client.is_closed());
     let gateway = place.start(&upstream, &[], &config);
-    // Until the lease of the dead one is over, somebody is believed to be at it.
+    // Until the dead owner's lease expires, the intent is in progress.
     let answer = loop {
         let answer = gateway.post("/pay", "k-1", "x");
         if answer.code() != "IDEMPOTENCY_REQUEST_IN_PROGRESS" {

@@ -1,4 +1,4 @@
-//! What is known when the service gives no answer, and how doubt is settled.
+//! Uncertain outcomes when the service gives no answer, and how lookups settle them.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -20,17 +20,17 @@ fn cut(settings: &str) -> (Place, Upstream, Gateway) {
     configured(&[], &config)
 }
 
-fn told(answer: &Answer) -> (u16, &str) {
+fn status_and_code(answer: &Answer) -> (u16, &str) {
     (answer.status, answer.code())
 }
 
-/// Sends it again until its fate is known. A lookup may be too early to be believed, or too late on a busy machine: then
-/// nothing is decided, and whoever asks next has it looked up again.
+/// Retries until the outcome is known. A lookup may be too early to count, or too late on a busy machine: then nothing
+/// is decided, and the next retry triggers another lookup.
 fn settled(addr: SocketAddr, path: &str) -> Answer {
     let until = Instant::now() + PATIENCE;
     loop {
         let answer = crate::client::send(addr, "POST", path, &[("Idempotency-Key", "k-1")], "x");
-        if told(&answer) != (409, UNCERTAIN) || Instant::now() >= until {
+        if status_and_code(&answer) != (409, UNCERTAIN) || Instant::now() >= until {
             return answer;
         }
         std::thread::sleep(Duration::from_millis(5));
@@ -41,12 +41,12 @@ fn settled(addr: SocketAddr, path: &str) -> Answer {
 fn an_answer_that_is_lost_leaves_an_opaque_effect_uncertain() {
     let (_place, upstream, gateway) = cut("");
     let first = gateway.post("/cut", "k-1", "x");
-    assert_eq!(told(&first), (502, UNCERTAIN));
+    assert_eq!(status_and_code(&first), (502, UNCERTAIN));
     assert_eq!(
         (first.header("x-should-retry"), first.json()["retryable"].as_bool()),
         (Some("false"), Some(false))
     );
-    assert_eq!(told(&gateway.post("/cut", "k-1", "x")), (409, UNCERTAIN));
+    assert_eq!(status_and_code(&gateway.post("/cut", "k-1", "x")), (409, UNCERTAIN));
     assert_eq!(upstream.effects("k-1"), 1);
 }
 
@@ -56,11 +56,11 @@ fn an_answer_that_breaks_off_half_way_is_no_answer() {
     let mut client = Connection::open(gateway.addr);
     client.write(request("POST", "/half", &[("Idempotency-Key", "k-1")], "x"));
     let half = client.answer();
-    assert_eq!(half.as_ref().map(told), Some((502, UNCERTAIN)));
-    assert_eq!(told(&gateway.post("/half", "k-1", "x")), (409, UNCERTAIN));
+    assert_eq!(half.as_ref().map(status_and_code), Some((502, UNCERTAIN)));
+    assert_eq!(status_and_code(&gateway.post("/half", "k-1", "x")), (409, UNCERTAIN));
     assert_eq!(upstream.effects("k-1"), 1);
-    // What it said before it broke off counts.
-    assert_eq!(told(&gateway.post("/half-applied", "k-2", "x")), (502, "IDEMPOTENCY_ANSWER_LOST"));
+    // The head of an answer that is cut off counts.
+    assert_eq!(status_and_code(&gateway.post("/half-applied", "k-2", "x")), (502, "IDEMPOTENCY_ANSWER_LOST"));
     let again = gateway.post("/half-applied", "k-2", "x");
     assert_eq!(
         (again.status, again.is_replay(), again.header("idempotency-body")),
@@ -74,7 +74,7 @@ fn a_keyed_effect_is_run_again() {
     let (_place, upstream, gateway) = cut("effect = \"keyed\"");
     for _ in 0..2 {
         let answer = gateway.post("/cut", "k-1", "x");
-        assert_eq!(told(&answer), (502, "IDEMPOTENCY_ATTEMPT_FAILED"));
+        assert_eq!(status_and_code(&answer), (502, "IDEMPOTENCY_ATTEMPT_FAILED"));
         assert_eq!(answer.header("x-should-retry"), Some("true"));
     }
     assert_eq!(upstream.effects("k-1"), 2);
@@ -83,12 +83,12 @@ fn a_keyed_effect_is_run_again() {
 #[test]
 fn a_service_that_takes_too_long_is_in_doubt_too() {
     let (_place, upstream, gateway) = configured(&["--single-tenant"], "[timeouts]\nresponse = \"2s\"\n");
-    assert_eq!(told(&gateway.post("/never", "k-1", "x")), (504, UNCERTAIN));
-    assert_eq!(told(&gateway.post("/never", "k-1", "x")), (409, UNCERTAIN));
+    assert_eq!(status_and_code(&gateway.post("/never", "k-1", "x")), (504, UNCERTAIN));
+    assert_eq!(status_and_code(&gateway.post("/never", "k-1", "x")), (409, UNCERTAIN));
     assert_eq!(upstream.effects("k-1"), 1);
     let mut unguarded = Connection::open(gateway.addr);
     unguarded.write(request("GET", "/never", &[], ""));
-    assert_eq!(told(&unguarded.answer().unwrap()), (504, "GATEWAY_UPSTREAM_TIMEOUT"));
+    assert_eq!(status_and_code(&unguarded.answer().unwrap()), (504, "GATEWAY_UPSTREAM_TIMEOUT"));
 }
 
 #[test]
@@ -97,7 +97,7 @@ fn what_was_never_sent_did_not_happen() {
     let addr = SocketAddr::from(([127, 0, 0, 1], testkit::services::spare_port()));
     let gateway = place.start_before(&format!("http://{addr}"), &["--single-tenant"], "", None);
     let down = gateway.post("/pay", "k-1", "x");
-    assert_eq!(told(&down), (502, "GATEWAY_UPSTREAM_UNREACHABLE"));
+    assert_eq!(status_and_code(&down), (502, "GATEWAY_UPSTREAM_UNREACHABLE"));
     assert_eq!((down.header("x-should-retry"), down.header("retry-after")), (Some("true"), Some("1")));
     let upstream = Upstream::start_on(addr);
     assert_eq!(gateway.post("/pay", "k-1", "x").status, 201);
@@ -116,16 +116,16 @@ fn a_network_that_swallows_answers_leaves_doubt_and_never_a_second_effect() {
         let key = format!("k-{n}");
         proxy.cut();
         proxy.set(fault);
-        // A connection that was kept may turn out to be closed before anything is sent: then nothing happened.
+        // A pooled connection may turn out to be closed before anything is sent: then nothing happened.
         let first = loop {
             let answer = gateway.post("/pay", &key, "x");
             if answer.code() != "GATEWAY_UPSTREAM_UNREACHABLE" {
                 break answer;
             }
         };
-        assert_eq!(told(&first), (502, UNCERTAIN), "{fault:?}");
+        assert_eq!(status_and_code(&first), (502, UNCERTAIN), "{fault:?}");
         proxy.set(Fault::Pass);
-        assert_eq!(told(&gateway.post("/pay", &key, "x")), (409, UNCERTAIN), "{fault:?}");
+        assert_eq!(status_and_code(&gateway.post("/pay", &key, "x")), (409, UNCERTAIN), "{fault:?}");
         assert!(upstream.effects(&key) <= 1);
     }
 }
@@ -135,7 +135,7 @@ fn a_lookup_that_finds_it_settles_it() {
     let (_place, upstream, gateway) = cut(
         "lookup = \"GET /by-key/{key}\"\nlookup_absent = 404\nlookup_settle = \"1ms\"\nlookup_status = 201",
     );
-    assert_eq!(told(&gateway.post("/cut", "k-1", "x")), (502, UNCERTAIN));
+    assert_eq!(status_and_code(&gateway.post("/cut", "k-1", "x")), (502, UNCERTAIN));
     let retry = settled(gateway.addr, "/cut");
     assert_eq!((retry.status, retry.text().as_str(), retry.is_replay()), (201, "{\"found\":true}", true));
     assert_eq!(retry.header("content-type"), Some("application/json"));
@@ -147,8 +147,8 @@ fn a_lookup_that_finds_nothing_lets_it_run_again() {
     let config = "[scope]\nsingle_tenant = true\n[timeouts]\nresponse = \"8s\"\n\
                   [[operation]]\nmatch = \"POST /slow\"\nlookup = \"GET /by-key/{key}\"\nlookup_absent = 404\nlookup_settle = \"1ms\"\n";
     let (_place, upstream, gateway) = configured(&[], config);
-    // It stands at the gate and has not happened yet.
-    assert_eq!(told(&gateway.post("/slow", "k-1", "x")), (504, UNCERTAIN));
+    // The request waits in the service and has not taken effect yet.
+    assert_eq!(status_and_code(&gateway.post("/slow", "k-1", "x")), (504, UNCERTAIN));
     let (addr, open) = (gateway.addr, &upstream);
     let retry = std::thread::scope(|scope| {
         let retry = scope.spawn(move || settled(addr, "/slow"));
@@ -168,7 +168,7 @@ fn a_lookup_waits_and_one_that_does_not_know_settles_nothing() {
         cut("lookup = \"GET /by-key/{key}\"\nlookup_absent = 404\nlookup_settle = \"1h\"");
     gateway.post("/cut", "k-1", "x");
     let early = gateway.post("/cut", "k-1", "x");
-    assert_eq!(told(&early), (409, UNCERTAIN));
+    assert_eq!(status_and_code(&early), (409, UNCERTAIN));
     assert!(early.header("retry-after").unwrap().parse::<u64>().unwrap() > 3_000);
     assert_eq!(upstream.seen().len(), 1, "it was not asked yet");
 
@@ -176,7 +176,7 @@ fn a_lookup_waits_and_one_that_does_not_know_settles_nothing() {
         cut("lookup = \"GET /by-key/{key}\"\nlookup_absent = 404\nlookup_settle = \"1ms\"");
     upstream.break_lookups(true);
     gateway.post("/cut", "k-1", "x");
-    assert_eq!(told(&gateway.post("/cut", "k-1", "x")), (409, UNCERTAIN));
+    assert_eq!(status_and_code(&gateway.post("/cut", "k-1", "x")), (409, UNCERTAIN));
     upstream.break_lookups(false);
     assert_eq!(settled(gateway.addr, "/cut").status, 200);
     assert_eq!(upstream.effects("k-1"), 1);
@@ -189,7 +189,7 @@ fn what_is_uncertain_is_looked_up_although_no_client_comes_back() {
                   lookup_settle = \"1ms\"\n";
     let (_place, upstream, gateway) = configured(&[], config);
     upstream.break_lookups(true);
-    assert_eq!(told(&gateway.post("/cut", "k-1", "x")), (502, UNCERTAIN));
+    assert_eq!(status_and_code(&gateway.post("/cut", "k-1", "x")), (502, UNCERTAIN));
     gateway.wait_for_metric("idempotency_held{operation=\"pay\"} 1");
     upstream.break_lookups(false);
     gateway.wait_for_metric("idempotency_recovery_total{operation=\"pay\",status=\"applied\"} 1");
@@ -204,7 +204,7 @@ fn what_is_uncertain_is_looked_up_although_no_client_comes_back() {
 fn what_a_person_decides_is_what_the_next_retry_gets() {
     let (place, upstream, gateway) = cut("");
     for key in ["k-1", "k-2"] {
-        assert_eq!(told(&gateway.post("/cut", key, "x")), (502, UNCERTAIN));
+        assert_eq!(status_and_code(&gateway.post("/cut", key, "x")), (502, UNCERTAIN));
     }
     let resolve = |key: &str, more: &[&str]| {
         let args = ["resolve", "--operation", "pay", "--key", key, "--by", "ana", "--why", "looked"];
@@ -219,7 +219,7 @@ fn what_a_person_decides_is_what_the_next_retry_gets() {
     assert_eq!((upstream.effects("k-1"), upstream.effects("k-2")), (1, 2));
 }
 
-/// Several tenants, each with its own `k-1`; the lookup says whose it asks about.
+/// Several tenants, each with its own `k-1`; the lookup names the tenant.
 #[test]
 fn a_lookup_asks_about_the_tenant_whose_intent_it_is() {
     let config = "[scope]\ntenant = \"header:X-Tenant-Id\"\n[[operation]]\nname = \"pay\"\nmatch = \"POST /cut\"\n\
@@ -228,7 +228,10 @@ fn a_lookup_asks_about_the_tenant_whose_intent_it_is() {
     let (_place, upstream, gateway) = configured(&[], config);
     upstream.break_lookups(true);
     let headers = [("Idempotency-Key", "k-1"), ("X-Tenant-Id", "org/42")];
-    assert_eq!(told(&crate::client::send(gateway.addr, "POST", "/cut", &headers, "x")), (502, UNCERTAIN));
+    assert_eq!(
+        status_and_code(&crate::client::send(gateway.addr, "POST", "/cut", &headers, "x")),
+        (502, UNCERTAIN)
+    );
     let until = Instant::now() + PATIENCE;
     let asked = loop {
         crate::client::send(gateway.addr, "POST", "/cut", &headers, "x");
@@ -239,7 +242,7 @@ fn a_lookup_asks_about_the_tenant_whose_intent_it_is() {
         }
         std::thread::sleep(Duration::from_millis(5));
     };
-    // Encoded once, and the values of the configuration replace what the gateway would have said.
+    // Encoded once, and configured values replace the gateway's own.
     assert_eq!(asked.path, "/by-key/k-1?tenant=org%2F42");
     let said = |name: &str| -> Vec<String> {
         let named = |(header, _): &&(String, String)| header.eq_ignore_ascii_case(name);
@@ -250,7 +253,7 @@ fn a_lookup_asks_about_the_tenant_whose_intent_it_is() {
     assert_eq!(said("accept-encoding"), ["br"]);
 }
 
-/// "Not found" means "not applied" only where somebody has said so: it may come from the wrong host.
+/// "Not found" means "not applied" only if the configuration says so: it may come from the wrong host.
 #[test]
 fn not_found_settles_nothing_unless_it_is_named() {
     let config = |more: &str| {
@@ -260,11 +263,11 @@ fn not_found_settles_nothing_unless_it_is_named() {
         )
     };
     let (_place, upstream, gateway) = configured(&[], &config(""));
-    assert_eq!(told(&gateway.post("/slow", "k-1", "x")), (504, UNCERTAIN));
-    // It is asked, and answers 404, again and again.
+    assert_eq!(status_and_code(&gateway.post("/slow", "k-1", "x")), (504, UNCERTAIN));
+    // Every lookup is answered with 404.
     let until = Instant::now() + PATIENCE;
     while upstream.seen().iter().filter(|request| request.path.starts_with("/by-key/")).count() < 3 {
-        assert_eq!(told(&gateway.post("/slow", "k-1", "x")), (409, UNCERTAIN));
+        assert_eq!(status_and_code(&gateway.post("/slow", "k-1", "x")), (409, UNCERTAIN));
         assert!(Instant::now() < until, "no lookup came");
     }
     assert_eq!(

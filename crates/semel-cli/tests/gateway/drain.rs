@@ -1,4 +1,4 @@
-//! Stopping in good order.
+//! Graceful shutdown: the gateway drains.
 
 use crate::client::{Connection, SOON, request, send};
 use crate::gateway::{configured, plain};
@@ -51,5 +51,5 @@ fn what_takes_too_long_is_left_and_said() {
     gateway.child.terminate().unwrap();
     let end = gateway.child.wait(SOON).unwrap();
     assert_eq!(end.status.code(), Some(1));
-    assert!(end.stderr.last().unwrap().contains("stopped with 1 calls under way"), "{end:?}");
+    assert!(end.stderr.last().unwrap().contains("stopped with 1 calls in flight"), "{end:?}");
 }

@@ -16,10 +16,10 @@ pub(crate) struct Gateway {
     pub(crate) child: Child,
 }
 
-/// A directory with a store and a configuration, over the life of several gateways.
+/// A directory with a store and a configuration, used by several gateways in turn.
 pub(crate) struct Place {
     directory: TempDir,
-    /// Where the store is, unless it is a file in the directory.
+    /// The store's URL, unless it is a file in the directory.
     store: Option<String>,
 }
 
@@ -42,7 +42,7 @@ impl Place {
         self.store.clone().unwrap_or_else(|| format!("sqlite:{}", self.file("semel.db").display()))
     }
 
-    /// The command with this store and, where there is one, this configuration.
+    /// The command with this store and, if there is one, this configuration.
     pub(crate) fn command(&self, args: &[&str], config: &str) -> Command {
         let mut command = semel(args);
         command.env("SEMEL_STORE", self.store());
@@ -98,12 +98,12 @@ impl Gateway {
         send(self.admin, "GET", "/metrics", &[], "").text()
     }
 
-    /// Waits until a line of the metrics is there.
+    /// Waits until the metrics have this line.
     pub(crate) fn wait_for_metric(&self, line: &str) {
         self.wait_for_line(line, |have| have == line);
     }
 
-    /// The same where it may have gone on to a higher number.
+    /// The same for a counter at any number above 0.
     pub(crate) fn wait_for_any(&self, metric: &str) {
         let counts = |have: &str| have.strip_prefix(metric).is_some_and(|number| number != " 0");
         self.wait_for_line(metric, counts);
@@ -125,7 +125,7 @@ impl Gateway {
     }
 }
 
-/// One gateway on one service, with nothing special about either.
+/// One gateway and one service, both with defaults.
 pub(crate) fn plain(args: &[&str]) -> (Place, Upstream, Gateway) {
     configured(&[&["--single-tenant"], args].concat(), "")
 }

@@ -1,4 +1,4 @@
-//! How much one tenant, and one key, may ask for.
+//! Rate limits and quotas per tenant and per key.
 
 use crate::client::{Connection, send};
 use crate::gateway::configured;
@@ -12,7 +12,7 @@ fn new_intents_are_limited_per_tenant_and_retries_are_not_new() {
     let pay = |tenant: &str, key: &str| {
         send(gateway.addr, "POST", "/pay", &[("Idempotency-Key", key), ("X-Tenant-Id", tenant)], "x")
     };
-    // Retries before the limit is reached take nothing of it either.
+    // Retries before the limit is reached do not count either.
     for key in ["k-1", "k-1", "k-1", "k-2"] {
         assert_eq!(pay("acme", key).status, 201, "{key}");
     }
@@ -66,7 +66,7 @@ fn weak_keys_are_refused_where_an_operation_says_so() {
     assert_eq!(gateway.post("/else", "order-1", "x").status, 201, "other operations have their own rule");
 }
 
-/// Each body is small enough; all of them together are not.
+/// Each body is small enough; all of them together exceed the limit.
 #[test]
 fn bodies_that_are_held_at_once_have_a_bound_together() {
     const BODY: usize = 600_000;

@@ -110,7 +110,7 @@ fn a_duplicate_may_wait_or_be_given_an_address_to_ask() {
     first.join().unwrap();
     let result = send(addr, "GET", &place, &[], "");
     assert_eq!((result.status, result.text().as_str()), (201, "slow"));
-    // Without its token it is not there.
+    // Without its token the status resource is not found.
     let (id, _) = place.rsplit_once('.').unwrap();
     for made_up in [id.to_owned(), format!("{id}.{}", "0".repeat(32))] {
         let answer = send(addr, "GET", &made_up, &[], "");
@@ -173,8 +173,8 @@ fn tenants_have_their_own_keys() {
     assert_ne!(acme.body, globex.body);
     assert_eq!(pay("acme").body, acme.body);
     assert_eq!(upstream.effects("k-1"), 2);
-    let nobody = gateway.post("/pay", "k-1", "x");
-    assert_eq!((nobody.status, nobody.code()), (400, "IDEMPOTENCY_SCOPE_MISSING"));
+    let no_tenant = gateway.post("/pay", "k-1", "x");
+    assert_eq!((no_tenant.status, no_tenant.code()), (400, "IDEMPOTENCY_SCOPE_MISSING"));
 }
 
 #[test]
@@ -225,7 +225,7 @@ fn a_crowd_of_duplicates_leaves_one_effect_for_each_key() {
     std::thread::scope(|scope| {
         for sender in 0..SENDERS {
             let gateway = &gateway;
-            // Everybody sends every key, each in an order of its own, over one connection.
+            // Every client sends every key in its own order, over one connection.
             scope.spawn(move || {
                 let mut connection = Connection::open(gateway.addr);
                 for n in 0..KEYS {

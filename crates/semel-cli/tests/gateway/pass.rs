@@ -1,4 +1,4 @@
-//! What is not guarded passes through untouched, as it comes.
+//! Unguarded requests pass through unchanged, as a stream.
 
 use http_body_util::{BodyExt, Full};
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -12,7 +12,7 @@ fn both_ways_stream_piece_by_piece() {
     let mut client = Connection::open(gateway.addr);
     client.write("POST /both-ways HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n");
     assert_eq!(client.head().unwrap().status, 200);
-    // Each piece is back before the next one is sent: nobody on the way waits for the whole.
+    // Each piece is back before the next one is sent: nothing buffers the whole body.
     for piece in ["one", "two", "three"] {
         client.write(format!("{:x}\r\n{piece}\r\n", piece.len()));
         assert_eq!(client.chunk().unwrap(), piece.as_bytes());
@@ -123,7 +123,7 @@ fn answers_without_a_body_have_none() {
 }
 
 #[test]
-fn a_client_that_expects_to_be_told_to_go_on_is() {
+fn a_client_that_expects_100_continue_gets_it() {
     let (_place, upstream, gateway) = plain(&["--require-key"]);
     let mut client = Connection::open(gateway.addr);
     let head = "POST /pay HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 1\r\n";
@@ -132,7 +132,7 @@ fn a_client_that_expects_to_be_told_to_go_on_is() {
     client.write("x");
     assert_eq!(client.answer().unwrap().status, 201);
     assert_eq!(upstream.last().header("expect"), None);
-    // Whoever is refused anyway does not have to send it.
+    // A client that is refused anyway does not have to send the body.
     let mut client = Connection::open(gateway.addr);
     client.write(format!("{head}\r\n"));
     assert_eq!(client.answer().unwrap().status, 400);
@@ -166,14 +166,14 @@ fn connections_to_the_service_are_kept_and_a_closed_one_is_noticed() {
     for _ in 0..5 {
         send(gateway.addr, "GET", "/hello", &[], "");
     }
-    // One, unless the next request comes before the connection is seen to be free.
+    // One, unless the next request comes before the connection is back in the pool.
     assert!(upstream.connections() < 5, "{}", upstream.connections());
-    // It answers and closes at once, without having said so. The next request, guarded and opaque, must not be
+    // It answers and closes at once, without announcing it. The next request, guarded and opaque, must not be
     // in doubt because of that.
     for n in 0..20 {
         assert_eq!(gateway.post("/stale", &format!("k-{n}"), "x").status, 200);
         upstream.wait_for_closed(n + 1);
-        // As long as the gateway may take to see it.
+        // The gateway may take this long to notice.
         std::thread::sleep(std::time::Duration::from_millis(50));
     }
 }
@@ -191,7 +191,7 @@ fn a_client_that_has_no_more_to_say_still_gets_its_answer() {
         assert_eq!((answer.status, answer.text().as_str()), (201, "slow"));
         assert!(client.is_closed());
     }
-    // Half a request and no more is none.
+    // Half a request does not count as one.
     let mut client = Connection::open(gateway.addr);
     client.write("POST /slow HTTP/1.1\r\nHost: a\r\nContent-Le");
     client.no_more();

@@ -13,7 +13,7 @@ fn on_disk(place: &Place, text: &str) -> bool {
 }
 
 #[test]
-fn sealed_answers_are_replayed_with_their_key_and_by_nobody_else() {
+fn sealed_answers_are_replayed_with_their_key_only() {
     let (place, upstream) = (Place::new(), Upstream::start());
     let keys = |lines: &[(&str, &str)]| {
         let text: String = lines.iter().map(|(id, hex)| format!("{id} {}\n", hex.repeat(32))).collect();
@@ -29,14 +29,14 @@ fn sealed_answers_are_replayed_with_their_key_and_by_nobody_else() {
     gateway.stop();
     assert!(!on_disk(&place, &body));
 
-    // Rotated: the new one writes, the old one reads.
+    // After rotation the new key writes, and the old one still reads.
     keys(&[("new", "2b"), ("old", "1a")]);
     let gateway = place.start(&upstream, &[], &config);
     let again = gateway.post("/pay", "k-1", "x");
     assert_eq!((again.text(), again.is_replay()), (body.clone(), true));
     gateway.stop();
 
-    // Gone too early: no answer, no second effect, and whoever looks is told what is missing.
+    // The key was removed too early: no answer, no second effect, and `semel show` names what is missing.
     keys(&[("new", "2b")]);
     let gateway = place.start(&upstream, &[], &config);
     assert_eq!(gateway.post("/pay", "k-1", "x").code(), "IDEMPOTENCY_STORE_UNAVAILABLE");

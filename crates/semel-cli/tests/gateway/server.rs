@@ -1,4 +1,4 @@
-//! A schema of the test's own on a PostgreSQL, reached through a network that can be broken.
+//! A schema of the test's own on PostgreSQL, behind a proxy that can inject network faults.
 
 use testkit::proxy::{Fault, Proxy};
 use testkit::services::{Lease, Service, require};
@@ -12,7 +12,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// `None` where the run goes without PostgreSQL.
+    /// `None` if the run has no PostgreSQL.
     pub(crate) fn new() -> Option<Self> {
         let lease = require(Service::Postgres)?;
         let schema = format!("gateway_{}_{:016x}", std::process::id(), fastrand::u64(..));
@@ -21,20 +21,20 @@ impl Server {
         Some(Self { lease, schema, proxy })
     }
 
-    /// The store in it, through the network.
+    /// The store's URL, through the proxy.
     pub(crate) fn url(&self) -> String {
         let url = self.lease.url();
         let url = url.replace(host(url), &self.proxy.addr().to_string());
         format!("{url}?schema={}", self.schema)
     }
 
-    /// From now on nobody reaches it.
+    /// Makes it unreachable from now on.
     pub(crate) fn leave(&self) {
         self.proxy.set(Fault::Refuse);
         self.proxy.cut();
     }
 
-    /// From now on it does what it is asked for, and its answers are lost.
+    /// From now on requests are executed, but their answers are lost.
     pub(crate) fn lose_answers(&self) {
         self.proxy.set(Fault::DropResponse);
     }

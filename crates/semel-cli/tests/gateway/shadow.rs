@@ -1,4 +1,4 @@
-//! Watching without touching.
+//! Shadow mode.
 
 use crate::client::send;
 use crate::gateway::{configured, plain};
@@ -8,7 +8,7 @@ fn verdict(operation: &str, verdict: &str, count: u32) -> String {
 }
 
 #[test]
-fn everything_reaches_the_service_and_what_would_have_been_is_told() {
+fn everything_reaches_the_service_and_what_would_have_been_is_reported() {
     let (_place, upstream, gateway) = plain(&["--shadow", "--require-key"]);
     assert_eq!(gateway.post("/pay", "k-1", "1").status, 201);
     gateway.wait_for_metric(&verdict("POST *", "run", 1));
@@ -33,7 +33,7 @@ fn everything_reaches_the_service_and_what_would_have_been_is_told() {
     assert_eq!(upstream.effects("k-2"), 2);
     let end = gateway.stop();
     assert!(end.status.success());
-    // The ledger counts on, so the second answer was another one than the first.
+    // The ledger keeps counting, so the second answer differs from the first.
     let replay = end.stderr.iter().find(|line| line.contains("verdict=\"replay\"")).unwrap();
     assert!(replay.contains("same_answer=false") && replay.contains("key_hash="), "{replay}");
     assert!(end.stderr.iter().all(|line| !line.contains("k-1")), "raw keys stay out of the log");

@@ -1,5 +1,5 @@
-//! A service that keeps a ledger, and misbehaves when its path says so. Plain sockets: what it does on the wire is
-//! exactly what is written here.
+//! A service that keeps a ledger and injects the faults named by the path. Plain sockets: its bytes on the wire are
+//! exactly those written here.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// One request as the service got it.
+/// One request as the service received it.
 #[derive(Clone, Debug)]
 pub(crate) struct Seen {
     pub(crate) method: String,
@@ -35,12 +35,12 @@ struct Shared {
     /// One entry for each effect: its key.
     ledger: Mutex<Vec<String>>,
     connections: AtomicUsize,
-    /// Those it closed by itself.
+    /// Connections it closed by itself.
     closed: AtomicUsize,
-    /// `/slow` waits for a word on this.
+    /// `/slow` waits for a message on this.
     gate: Mutex<Option<Receiver<()>>>,
     opener: Mutex<Option<Sender<()>>>,
-    /// What `/by-key` says instead, when it is not to be believed.
+    /// Makes `/by-key` answer falsely.
     lookups_broken: AtomicBool,
     stopped: AtomicBool,
 }
@@ -94,7 +94,7 @@ impl Upstream {
         self.shared.connections.load(Ordering::SeqCst)
     }
 
-    /// Waits until it has closed so many connections by itself.
+    /// Waits until it has closed this many connections by itself.
     pub(crate) fn wait_for_closed(&self, connections: usize) {
         for _ in 0..12_000 {
             if self.shared.closed.load(Ordering::SeqCst) >= connections {
@@ -105,12 +105,12 @@ impl Upstream {
         panic!("{connections} connections are not closed");
     }
 
-    /// Lets one `/slow` go on.
+    /// Releases one `/slow`.
     pub(crate) fn open(&self) {
         self.shared.opener.lock().unwrap().as_ref().unwrap().send(()).unwrap();
     }
 
-    /// Waits until so many requests were seen.
+    /// Waits until it has received this many requests.
     pub(crate) fn wait_for(&self, requests: usize) {
         for _ in 0..12_000 {
             if self.shared.seen.lock().unwrap().len() >= requests {
@@ -161,7 +161,7 @@ fn read(reader: &mut impl BufRead, writer: &mut impl Write) -> Option<Seen> {
         .map(|(name, value)| (name.to_ascii_lowercase(), value.trim().to_owned()))
         .collect();
     let mut seen = Seen { method, path, head, headers, body: Vec::new() };
-    // This one gives its answer piece by piece before it has read everything.
+    // This one answers piece by piece before it has read everything.
     if seen.path == "/both-ways" {
         writer.write_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n").ok()?;
         return Some(seen);
@@ -186,7 +186,7 @@ fn chunk(reader: &mut impl BufRead) -> Option<Vec<u8>> {
     (!piece.is_empty()).then_some(piece)
 }
 
-/// Answers, and says whether the connection goes on.
+/// Answers, and returns whether the connection stays open.
 fn answer(seen: &Seen, shared: &Shared, reader: &mut impl BufRead, out: &mut TcpStream) -> bool {
     shared.seen.lock().unwrap().push(seen.clone());
     let key = seen.header("idempotency-key").unwrap_or("none").to_owned();
@@ -208,7 +208,7 @@ fn answer(seen: &Seen, shared: &Shared, reader: &mut impl BufRead, out: &mut Tcp
             effect();
             ("201 Created", "", b"slow".to_vec())
         }
-        // Like `/slow`, and each time another answer.
+        // Like `/slow`, with a different answer each time.
         "/gated" => {
             let gate = shared.gate.lock().unwrap();
             gate.as_ref().unwrap().recv().unwrap();
@@ -227,7 +227,7 @@ fn answer(seen: &Seen, shared: &Shared, reader: &mut impl BufRead, out: &mut Tcp
             effect();
             return false;
         }
-        // It has happened, and the answer comes only half way.
+        // The effect happened, and the answer is cut off halfway.
         "/half" => {
             effect();
             let _ = out.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf");
@@ -252,7 +252,7 @@ fn answer(seen: &Seen, shared: &Shared, reader: &mut impl BufRead, out: &mut Tcp
         "/fails" => ("500 Internal Server Error", "", b"failed".to_vec()),
         "/cached" => ("304 Not Modified", "ETag: \"1\"\r\n", Vec::new()),
         "/nothing" => ("204 No Content", "", Vec::new()),
-        // Answers, and closes what it said it would keep.
+        // Answers, and closes a connection that it announced as kept alive.
         "/stale" => {
             effect();
             let _ = out.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");

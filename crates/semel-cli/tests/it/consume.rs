@@ -1,4 +1,4 @@
-//! `semel consume`: what it is told, and the whole way from a real broker to an endpoint that misbehaves.
+//! `semel consume`: its arguments, and the whole path from a real broker to an endpoint with faults.
 
 use crate::semel::semel;
 
@@ -8,14 +8,17 @@ fn what_cannot_work_is_said_and_nothing_is_begun() {
     for (args, says) in [
         (&["--from", "kafka://h:1/t", "--to", to][..], "needs a group"),
         (&["--from", "kafka://h:1?group=g", "--to", to], "name the topics"),
-        (&["--from", "kafka://u:p@h:1/t?group=g", "--to", to], "passwords are in --kafka-config"),
+        (&["--from", "kafka://u:p@h:1/t?group=g", "--to", to], "give passwords with --kafka-config"),
         (&["--from", "kafka://h:1/t?group=g&sesion=1s", "--to", to], "has no option"),
-        (&["--from", "kafka://h:1/t?group=g&enable.auto.commit=true", "--to", to], "not to be set"),
-        (&["--from", "mqtt://h:1/t", "--to", to], "no broker is known"),
-        (&["--from", "kafka://h:1/t?group=g", "--to", "ftp://h/in"], "no endpoint's address"),
+        (&["--from", "kafka://h:1/t?group=g&enable.auto.commit=true", "--to", to], "cannot be set"),
+        (&["--from", "mqtt://h:1/t", "--to", to], "is not a supported broker"),
+        (&["--from", "kafka://h:1/t?group=g", "--to", "ftp://h/in"], "is not the URL of an endpoint"),
         (&["--from", "kafka://h:1/t?group=g", "--to", to, "--identify", "offset"], "use event, place"),
         (&["--from", "kafka://h:1/t?group=g", "--to", to, "--admin", "0.0.0.0:9"], "--admin-insecure"),
-        (&["--from", "kafka://h:1/t?group=g", "--to", to, "--store", "memory:x"], "no store is known"),
+        (
+            &["--from", "kafka://h:1/t?group=g", "--to", to, "--store", "memory:x"],
+            "there is no store for the scheme",
+        ),
         (&["--from", "kafka://h:1/t?group=g", "--to", to, "--store", "memory:", "--lease", "1ms"], "lease"),
         (
             &["--from", "kafka://h:1/t?group=g", "--to", to, "--store", "memory:", "--poison", "park"],
@@ -46,7 +49,7 @@ mod kafka {
     const MESSAGES: usize = 1_000;
     const KEYS: usize = 25;
 
-    /// `n` of `key`, as the endpoint saw it.
+    /// Message `n` of `key`, as the endpoint saw it.
     fn by_key(requests: &[crate::receiver::Request]) -> HashMap<String, Vec<usize>> {
         let mut seen: HashMap<String, Vec<usize>> = HashMap::new();
         for request in requests {
@@ -66,7 +69,7 @@ mod kafka {
         for n in 0..MESSAGES {
             let event = topic.event(&format!("key-{}", n % KEYS), n / KEYS);
             events.push(Arc::clone(&event));
-            // Published twice, behind others of its key or right away.
+            // Published twice, after others of its key or right away.
             if n % 3 == 0 {
                 let again =
                     if n % 2 == 0 { event } else { Arc::clone(&events[random.usize(..events.len())]) };
@@ -87,7 +90,7 @@ mod kafka {
             let consumer = topic.consume("one", &endpoint, &[]);
             endpoint.wait_for_effects(round * MESSAGES / 6 + random.usize(..MESSAGES / 12));
             if round == 2 {
-                // Nobody listens there; nothing is lost by that.
+                // The endpoint is down; nothing is lost.
                 let failed = "semel_consumer_messages_total{outcome=\"failed\"}";
                 endpoint.is_down(true);
                 let before = consumer.metric(failed).unwrap();
@@ -117,7 +120,7 @@ mod kafka {
         assert_eq!(keys.len(), MESSAGES);
         assert!(calls.len() > MESSAGES, "some were sent again, or nothing was shown");
 
-        // Another group gets everything once more; what was answered is known by the consumer's name.
+        // Another group gets everything again; answered messages are recorded under the consumer's name.
         let calls = calls.len();
         let consumer = topic.consume("two", &endpoint, &[]);
         let all = events.len();
@@ -160,7 +163,7 @@ mod kafka {
             .map(|it| it.header("semel-attempt").parse().unwrap())
             .collect();
         assert_eq!(attempts, (1..=attempts.len()).collect::<Vec<_>>());
-        // Mended: its key goes on, in its order.
+        // After the fix its key continues in order.
         endpoint.does(|_| Does::Work(201));
         endpoint.wait_for_effects(3);
         let ended = consumer.stop();
@@ -177,10 +180,10 @@ mod kafka {
         endpoint.does(|_| Does::SayLater(500));
         topic.publish(&[topic.event("a", 1)]);
         let consumer = topic.consume_to("one", &to, &[]);
-        // The first attempt is under way for longer than the consumer waits; the next is told 202.
+        // The first attempt is in flight for longer than the consumer waits; the next one gets a 202.
         consumer.wait_for_metric("semel_consumer_messages_total{outcome=\"failed\"}", |failed| failed >= 3.0);
         assert_eq!(endpoint.calls().len(), 1, "the gateway keeps duplicates back");
-        // Now the first one fails, and it is the consumer who has to come again.
+        // Now the first one fails, and the consumer has to retry.
         endpoint.does(|_| Does::Work(200));
         endpoint.let_go();
         endpoint.wait_for_effects(1);
@@ -251,7 +254,7 @@ mod kafka {
         assert!(report["guarantee"].as_str().unwrap().contains("same Idempotency-Key"), "{report}");
         let (code, report, said) = check(&["--store", "memory:"]);
         assert_eq!((code, &report["holds"]), (2, &false.into()), "{said}");
-        assert!(said.contains("memory: does not keep"), "{said}");
+        assert!(said.contains("memory: loses its records"), "{said}");
         let (code, _, said) = check(&["--store", &store, "--window", "1h"]);
         assert_eq!(code, 2, "{said}");
         assert!(said.contains("make --window longer"), "{said}");

@@ -1,4 +1,4 @@
-//! A topic, an endpoint that honours keys or does not, and consumers between them that are killed.
+//! Test fixture: a topic, an endpoint that may honour keys, and consumers that can be killed.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -22,15 +22,15 @@ use crate::world::block_on;
 /// What the endpoint does with a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Does {
-    /// Does its work, and answers so.
+    /// Does its work and answers with this status.
     Work(u16),
-    /// Answers so, and does nothing.
+    /// Answers with this status and does nothing.
     Say(u16),
-    /// Answers so when it is let go, and does nothing.
+    /// Answers with this status when released, and does nothing.
     SayLater(u16),
-    /// Breaks the connection, and has done nothing.
+    /// Closes the connection without doing its work.
     Cut,
-    /// Does its work, and breaks the connection.
+    /// Does its work, then closes the connection.
     WorkAndCut,
     /// Does its work, and never answers.
     WorkAndHang,
@@ -40,9 +40,9 @@ type Judge = Box<dyn FnMut(&Request) -> Does + Send>;
 
 #[derive(Default)]
 struct Seen {
-    /// Every request that came.
+    /// Every request received.
     calls: Vec<Request>,
-    /// The work that was done for a key that was new: what an endpoint does that honours it.
+    /// The work done for new keys: the effects of an endpoint that honours them.
     effects: Vec<Request>,
     keys: HashMap<String, ()>,
 }
@@ -57,7 +57,7 @@ pub(crate) struct Endpoint {
 
 impl Endpoint {
     pub(crate) fn start() -> Self {
-        // It goes away and comes back: a port that nobody is given meanwhile.
+        // It goes down and comes back, so its port must not be given to another process meanwhile.
         let listener = TcpListener::bind(("127.0.0.1", testkit::services::spare_port())).unwrap();
         let address = listener.local_addr().unwrap();
         let judge: Arc<Mutex<Judge>> = Arc::new(Mutex::new(Box::new(|_| Does::Work(204))));
@@ -73,17 +73,17 @@ impl Endpoint {
         format!("http://{}/paid", self.address)
     }
 
-    /// From now on it does so.
+    /// Behaves like this from now on.
     pub(crate) fn does(&self, judge: impl FnMut(&Request) -> Does + Send + 'static) {
         *self.judge.lock().unwrap() = Box::new(judge);
     }
 
-    /// Whether nobody listens there.
+    /// Makes it stop or resume listening.
     pub(crate) fn is_down(&self, down: bool) {
         self.down.store(down, Ordering::SeqCst);
     }
 
-    /// Those that were to answer later do so now.
+    /// Releases the answers that are held back.
     pub(crate) fn let_go(&self) {
         self.go.store(true, Ordering::SeqCst);
     }
@@ -96,7 +96,7 @@ impl Endpoint {
         self.seen.lock().unwrap().effects.clone()
     }
 
-    /// Waits until it has had so many effects.
+    /// Waits until it has had this many effects.
     pub(crate) fn wait_for_effects(&self, effects: usize) {
         let until = Instant::now() + 3 * SOON;
         while self.seen.lock().unwrap().effects.len() < effects {
@@ -166,16 +166,16 @@ fn serve(stream: TcpStream, judge: &Mutex<Judge>, seen: &Mutex<Seen>, go: &Atomi
         }
         match does {
             Does::Work(status) | Does::Say(status) | Does::SayLater(status) => {
-                write!(reader.get_mut(), "HTTP/1.1 {status} Told\r\ncontent-length: 0\r\n\r\n").ok()?;
+                write!(reader.get_mut(), "HTTP/1.1 {status} Answer\r\ncontent-length: 0\r\n\r\n").ok()?;
             }
             Does::Cut | Does::WorkAndCut => return None,
-            // Until whoever waits has gone.
+            // Until the caller has disconnected.
             Does::WorkAndHang => return reader.read_exact(&mut [0]).ok(),
         }
     }
 }
 
-/// A topic of one's own, and a store.
+/// A topic and a store of the test's own.
 pub(crate) struct Topic {
     pub(crate) name: String,
     kafka: Lease,
@@ -183,7 +183,7 @@ pub(crate) struct Topic {
 }
 
 impl Topic {
-    /// `None` when the run goes without Kafka.
+    /// `None` if the run has no Kafka.
     pub(crate) fn new() -> Option<Self> {
         let kafka = require(Service::Kafka)?;
         let nanos = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos();
@@ -203,7 +203,7 @@ impl Topic {
             for part in events.chunks(500) {
                 let (mut part, until) = (part.to_vec(), Instant::now() + SOON);
                 while !part.is_empty() {
-                    // The first of them make the topic, for which a busy broker may take longer than the sink waits.
+                    // The first events create the topic, which may take a busy broker longer than the sink waits.
                     let published = sink.publish(&part).await;
                     assert!(Instant::now() < until, "{published:?}");
                     let mut answers = published.iter();
@@ -214,8 +214,8 @@ impl Topic {
     }
 
     pub(crate) fn from(&self, group: &str) -> String {
-        // A member that is killed and comes back has its partitions at once; a group is one topic's, or it would get those
-        // of another test.
+        // A static member gets its partitions back at once after a kill. One group per topic: a shared group would
+        // also be assigned partitions of other tests.
         let (brokers, topic) = (self.kafka.url(), &self.name);
         format!("kafka://{brokers}/{topic}?group={topic}_{group}&group.instance.id=one&session=6s")
     }
@@ -224,7 +224,7 @@ impl Topic {
         format!("sqlite:{}", self.directory.path().join("marks.db").display())
     }
 
-    /// A gateway before the endpoint that tells duplicates "in progress", and the endpoint's address through it.
+    /// A gateway in front of the endpoint that answers duplicates with "in progress", and the URL through it.
     pub(crate) fn gateway(&self, endpoint: &Endpoint) -> (Child, String) {
         let config = self.directory.path().join("gateway.toml");
         std::fs::write(&config, "[[operation]]\nmatch = \"POST /paid\"\nin_flight = \"accept\"\n").unwrap();
@@ -240,7 +240,7 @@ impl Topic {
         (gateway, to)
     }
 
-    /// A consumer that runs, as `mail`, with this group.
+    /// A running consumer named `mail`, in this group.
     pub(crate) fn consume(&self, group: &str, to: &Endpoint, args: &[&str]) -> Relay {
         self.consume_to(group, &to.url(), args)
     }

@@ -1,4 +1,4 @@
-//! `semel resolve` and `semel release`, and what the guard makes of them.
+//! `semel resolve` and `semel release`, and how the guard applies them.
 
 use semel::intent::fingerprint::Recipe;
 use semel::{Answer, Body, Execution, GuardError, Intent, Outcome, Verdict};
@@ -56,9 +56,9 @@ fn applied_is_replayed_with_the_outcome_that_was_given() {
     assert_eq!(shown["decision"]["ruling"], "applied");
     assert_eq!(shown["decision"]["by"], "ana");
 
-    // Decided once: the next person is told.
+    // A second decision is refused.
     let again = world.semel(&["resolve", &id, "--not-applied", "--by", "bob", "--why", "?"]);
-    assert!(again.failed(1).starts_with("refused: it is completed already; `semel release`"));
+    assert!(again.failed(1).starts_with("refused: it is already completed; to have the work done again"));
 }
 
 #[test]
@@ -71,14 +71,14 @@ fn not_applied_runs_again() {
     let answer = call(&world, &intent).unwrap();
     assert!(!answer.replayed);
     assert_eq!(answer.outcome.body_bytes().unwrap(), "ran");
-    // Who let it run again stays on record.
+    // The person who released it stays on record.
     let shown = world.semel(&["show", &id, "--json"]).json();
     assert_eq!((&shown["state"], &shown["attempts"]), (&json!("completed"), &json!(2)));
     assert_eq!(shown["decision"]["ruling"], "not_applied");
 }
 
 #[test]
-fn a_failure_and_an_outcome_nobody_knows() {
+fn a_failure_and_an_outcome_that_is_not_kept() {
     let world = World::new();
     let (one, two) = (uncertain(), lapsed());
     let id = one.id().to_string();
@@ -113,8 +113,8 @@ fn a_live_owner_cannot_be_decided_over() {
     let world = World::new();
     let id = in_progress().id().to_string();
     let line = world.semel(&["resolve", &id, "--not-applied", "--by", "a", "--why", "b"]).failed(1);
-    assert!(line.starts_with("refused: its owner is believed alive until 20"), "{line}");
-    assert!(line.contains(" (12h") && line.ends_with("); wait, then look again"), "{line}");
+    assert!(line.starts_with("refused: its owner's lease is valid until 20"), "{line}");
+    assert!(line.contains(" (12h") && line.ends_with("); wait, then check again"), "{line}");
 }
 
 #[test]
@@ -126,7 +126,7 @@ fn a_decision_about_something_else_than_was_seen_is_stale() {
         let epoch = epoch.to_string();
         world.semel(&["resolve", &id, "--not-applied", "--by", "a", "--why", "b", "--epoch", &epoch])
     };
-    let changed = "it has changed meanwhile; look again with `semel show` before you decide";
+    let changed = "the intent has changed meanwhile; check it with `semel show` before you decide";
     assert_eq!(decide(epoch + 1).failed(1), changed);
     decide(epoch).out();
     assert_eq!(decide(epoch).failed(1), changed);
@@ -138,7 +138,7 @@ fn a_released_outcome_runs_again_and_a_completed_one_only_after_yes() {
     let id = completed().id().to_string();
     let release = ["release", &id, "--by", "ana", "--why", "refunded by hand"];
     let line = world.semel(&release).failed(1);
-    assert!(line.ends_with("would do it again; add --yes if that is meant"), "{line}");
+    assert!(line.ends_with("would do it again; add --yes if that is intended"), "{line}");
     assert!(call(&world, &completed()).unwrap().replayed);
     let text = world.semel(&[&release[..], &["--yes"]].concat()).out();
     assert_eq!(text, format!("{id} is failed_retryable now: the next call with this key runs it\n"));
@@ -153,7 +153,7 @@ fn a_released_outcome_runs_again_and_a_completed_one_only_after_yes() {
 
     for (intent, why) in [
         (not_applied(), "nothing to release: the same key may run again already"),
-        (lapsed(), "refused: it has no outcome to withdraw; say what became of it with `semel resolve`"),
+        (lapsed(), "refused: it has no outcome to withdraw; record what happened with `semel resolve`"),
     ] {
         let id = intent.id().to_string();
         assert_eq!(world.semel(&["release", &id, "--by", "a", "--why", "b"]).failed(1), why);

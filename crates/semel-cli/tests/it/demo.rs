@@ -1,4 +1,4 @@
-//! The demo holds, and it notices when it does not.
+//! The demo passes, and it detects planted bugs.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -22,7 +22,7 @@ fn each_payment_is_charged_exactly_once_although_the_gateway_is_killed() {
         let number = |path: &str| report.pointer(path).unwrap().as_u64().unwrap();
         assert_eq!((number("/intents"), number("/sends"), number("/tasks")), (100, 300, 32));
         assert_eq!(number("/gateways_killed"), 1);
-        // Every send is charged at least once where nobody stands in between, and some keys are used again.
+        // Without a gateway every send is charged at least once, and some keys are used again.
         assert!(number("/without/charges") > 300 && number("/without/intents_repeated") > 50, "{report}");
         assert_eq!((number("/with/charges"), number("/with/intents_repeated")), (100, 0));
         assert_eq!(number("/with/intents_missing"), 0);
@@ -59,7 +59,7 @@ fn nothing_is_left_behind_unless_it_is_kept() {
     let picture = pictures.path().join("demo.svg");
     let table = demo(&["--seed", "7", "--svg", picture.to_str().unwrap()]);
     assert_eq!(table.code, 0, "{table:?}");
-    // A square for each payment and side, and with semel every payment was charged once.
+    // One square per payment and side; with semel every payment was charged once.
     assert_eq!(std::fs::read_to_string(&picture).unwrap().matches("h8v8h-8z").count(), 40);
     assert!(table.stdout.ends_with(
         "with semel\n  never charged        0\n  charged once         ████████████████████████ 20\n  \
@@ -81,7 +81,7 @@ fn nothing_is_left_behind_unless_it_is_kept() {
 }
 
 #[test]
-fn it_stays_to_be_tried_until_it_is_told_to_end() {
+fn it_stays_to_be_tried_until_it_is_stopped() {
     let world = World::empty();
     let place = world.path().parent().unwrap().to_owned();
     let mut demo = command(&["demo", "--stay", "--intents", "10", "--sends", "20", "--tasks", "8"]);
@@ -89,10 +89,10 @@ fn it_stays_to_be_tried_until_it_is_told_to_end() {
     let mut demo = demo.spawn().unwrap();
     let mut lines = BufReader::new(demo.stderr.take().unwrap()).lines().map(Result::unwrap);
     let gateway = lines.find_map(|line| line.strip_prefix("gateway  http://").map(str::to_owned)).unwrap();
-    let said: Vec<String> = lines.by_ref().take_while(|line| line != "Ctrl-C ends it.").collect();
+    let said: Vec<String> = lines.by_ref().take_while(|line| line != "Press Ctrl-C to stop.").collect();
     assert_eq!(said.iter().filter(|line| line.contains("curl -i http://127.0.0.1:")).count(), 2, "{said:?}");
 
-    // The demo's gateway gives an answer a quarter of a second, which a busy machine may need: then it is in doubt.
+    // The demo's gateway times out after a quarter of a second. On a busy machine the intent may then be in doubt.
     let payments = (0..20).map(|n| [(); 2].map(|()| pay(&gateway, &format!("order-{n}"))));
     let [first, again] = payments.into_iter().find(|[first, _]| first.starts_with("HTTP/1.1 201 ")).unwrap();
     assert!(!first.contains("idempotency-replayed"), "{first}");
@@ -105,7 +105,7 @@ fn it_stays_to_be_tried_until_it_is_told_to_end() {
     assert_eq!(processes_at(&place), Vec::<String>::new());
 }
 
-/// On servers of the user's: nothing is in doubt where one commit decides, and nothing is left behind.
+/// On the user's servers: nothing is in doubt where one commit decides, and nothing is left behind.
 #[test]
 fn at_the_reference_service_each_payment_is_booked_exactly_once_although_it_is_killed() {
     use testkit::services::{Service, require};
@@ -131,8 +131,7 @@ fn at_the_reference_service_each_payment_is_booked_exactly_once_although_it_is_k
 /// Demos on one PostgreSQL, where schemas are counted.
 static ONE_BY_ONE: Mutex<()> = Mutex::new(());
 
-/// What a demo leaves on a server when it is killed, the next one takes away: nothing of a living one, and nothing
-/// that was kept.
+/// A demo removes the schemas of killed demos, but not those of running ones, nor those that were kept.
 #[test]
 fn schemas_of_a_killed_demo_are_removed_by_the_next_one() {
     use testkit::services::{Service, require};
@@ -149,13 +148,13 @@ fn schemas_of_a_killed_demo_are_removed_by_the_next_one() {
     let mut living = command(&[&small[..], &["--stay"]].concat());
     let mut living = living.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(living.stderr.take().unwrap()).lines().map(Result::unwrap);
-    assert!(lines.any(|line| line == "Ctrl-C ends it."));
+    assert!(lines.any(|line| line == "Press Ctrl-C to stop."));
     let said = next(&[]);
     assert_eq!((schemas(url), said.contains("of a killed demo")), (2, false), "{said}");
 
     living.kill().unwrap();
     living.wait().unwrap();
-    assert_eq!(schemas(url), 2, "nobody could take them away");
+    assert_eq!(schemas(url), 2, "they could not be removed");
     wait_for_locks(url);
     let said = next(&["--keep"]);
     assert_eq!((schemas(url), said.matches("of a killed demo").count()), (2, 2), "{said}");
@@ -166,7 +165,7 @@ fn schemas_of_a_killed_demo_are_removed_by_the_next_one() {
     assert_eq!(schemas(url), 0);
 }
 
-/// Also what an earlier run left that did not end well.
+/// Also removes what an earlier, failed run left behind.
 fn drop_schemas(url: &str) {
     let drop = "DO $$ DECLARE name text; BEGIN
         FOR name IN SELECT nspname FROM pg_namespace WHERE nspname LIKE 'semel\\_demo\\_%' LOOP
@@ -210,14 +209,14 @@ fn on_server<T>(url: &str, work: impl AsyncFnOnce(&tokio_postgres::Client) -> T)
 fn servers_are_named_by_flags_and_only_postgres_has_books() {
     for (flags, says) in [
         (&["--cache", "redis://127.0.0.1:1"][..], "give --store postgres://"),
-        (&["--store", "sqlite:x.db"], "is a PostgreSQL"),
+        (&["--store", "sqlite:x.db"], "must be PostgreSQL"),
         (&["--store", "postgres://127.0.0.1:1/x?schema=a"], "leave ?schema= out"),
     ] {
         let ran = semel(&[&SMALL[..], flags].concat());
         assert_ne!(ran.code, 0, "{ran:?}");
         assert!(ran.stderr.contains(says), "{ran:?}");
     }
-    // What the environment says is for others.
+    // The environment's settings do not apply to the demo.
     let mut demo = command(&["demo", "--intents", "10", "--sends", "20", "--tasks", "8"]);
     demo.env("SEMEL_STORE", "postgres://127.0.0.1:1/nowhere").env("SEMEL_CACHE", "redis://127.0.0.1:1");
     let ran = ran(demo);
@@ -239,7 +238,7 @@ fn pay(gateway: &str, key: &str) -> String {
     answer
 }
 
-/// Processes whose command line names this place.
+/// Processes whose command line contains this path.
 fn processes_at(place: &Path) -> Vec<String> {
     let processes = std::fs::read_dir("/proc").unwrap().flatten();
     let lines = processes.filter_map(|process| std::fs::read(process.path().join("cmdline")).ok());
@@ -257,7 +256,7 @@ fn a_killed_demo_leaves_no_gateway_behind() {
     demo.env("TMPDIR", &place).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut demo = demo.spawn().unwrap();
     let mut lines = BufReader::new(demo.stderr.take().unwrap()).lines().map(Result::unwrap);
-    assert!(lines.any(|line| line == "Ctrl-C ends it."));
+    assert!(lines.any(|line| line == "Press Ctrl-C to stop."));
     assert_eq!(processes_at(&place).len(), 1);
     demo.kill().unwrap();
     demo.wait().unwrap();

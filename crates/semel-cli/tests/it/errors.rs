@@ -1,4 +1,4 @@
-//! What goes wrong, in one line that says what to do, with the exit code that tells whose fault it is.
+//! Errors: one line that says what to do, and the exit code.
 
 use std::fs;
 
@@ -31,7 +31,7 @@ fn an_empty_file_stays_empty() {
     let world = World::empty();
     fs::write(world.path(), "").unwrap();
     let line = world.semel(&["ls"]).failed(2);
-    assert!(line.ends_with("is empty; check the path, or make its tables with `semel migrate`"), "{line}");
+    assert!(line.ends_with("is empty; check the path, or create its tables with `semel migrate`"), "{line}");
     assert_eq!(fs::metadata(world.path()).unwrap().len(), 0);
 }
 
@@ -44,12 +44,12 @@ fn urls_that_name_no_store() {
         ),
         (
             "mongodb://h/db",
-            "no store is known for \"mongodb\"; use sqlite:PATH, postgres://…, mysql://…, redis://…, redis+cluster://… or memory:",
+            "there is no store for the scheme \"mongodb\"; use sqlite:PATH, postgres://…, mysql://…, redis://…, redis+cluster://… or memory:",
         ),
         ("sqlite:", "sqlite: needs a path, such as sqlite:semel.db"),
         (
             "memory:",
-            "memory: lives and ends with its process; name a store that lasts, such as sqlite:semel.db",
+            "memory: exists only inside its own process; name a store that lasts, such as sqlite:semel.db",
         ),
     ] {
         for args in OPERATE {
@@ -73,7 +73,7 @@ fn unknown_intents() {
     assert!(line.starts_with("no intent 00000000… in this store;"), "{line}");
     let line = world.semel(&["show", "--tenant", "acme", "--operation", "mail.send", "--key", "k"]).failed(1);
     assert!(
-        line.ends_with("check tenant, operation and key, or that it is not swept; `semel ls` lists all"),
+        line.ends_with("check tenant, operation and key; it may also have expired: `semel ls` lists all"),
         "{line}"
     );
 }
@@ -125,7 +125,10 @@ fn arguments_that_make_no_sense() {
         (&["ls", "--limit", "0"], "0 is not in 1..=1000"),
         (&["ls", "--limit", "1001"], "1001 is not in 1..=1000"),
         (&["ls", "--all", "--limit", "5"], "cannot be used with"),
-        (&["ls", "--after", "x"], "\"x\" is not where a page of this store ended"),
+        (
+            &["ls", "--after", "x"],
+            "\"x\" is not a cursor of this store; use the one the previous page ended with",
+        ),
         (&["ls", "--tenant", "a\tb"], "control character"),
         (&["sweep", "--batch", "0"], "0 is not in 1..=100000"),
         (&["list"], "unrecognized subcommand 'list'"),
@@ -161,7 +164,7 @@ fn a_corrupt_file_and_somebody_elses_database() {
     let before = fs::read(other.path()).unwrap();
     for args in [&["ls"][..], &["migrate"]] {
         let line = other.semel(args).failed(2);
-        assert!(line.contains("is a database of another application"), "{line}");
+        assert!(line.contains("belongs to another application"), "{line}");
     }
     assert_eq!(fs::read(other.path()).unwrap(), before);
 }
@@ -174,7 +177,7 @@ fn a_locked_database_can_be_looked_at_but_not_decided() {
     let id = uncertain().id().to_string();
     world.semel(&["show", &id]).out();
     let line = world.semel(&["resolve", &id, "--not-applied", "--by", "a", "--why", "b"]).failed(1);
-    assert!(line.contains("is locked by another process; retry, or end the one that holds it"), "{line}");
+    assert!(line.contains("is locked by another process; retry, or stop that process"), "{line}");
     connection.execute_batch("ROLLBACK").unwrap();
     assert_eq!(world.semel(&["show", &id, "--json"]).json()["state"], "uncertain");
 }

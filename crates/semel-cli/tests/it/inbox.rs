@@ -14,13 +14,13 @@ use crate::receiver::SOON;
 use crate::semel::{Ran, semel};
 use crate::world::block_on;
 
-/// A database with an inbox, and who consumes into it.
+/// A database with an inbox, and a consumer for it.
 struct Mail {
     directory: TempDir,
     queue: MemoryQueue,
 }
 
-/// Marks and counts, and takes none whose payload is bad as long as that is so.
+/// A handler that dedups and counts, and refuses bad payloads until they are allowed.
 struct Notes {
     path: String,
     mended: bool,
@@ -81,7 +81,7 @@ impl Mail {
         self.semel(&[&["dead", "--json"], args].concat()).json()["letters"].as_array().unwrap().clone()
     }
 
-    /// Consumes until that holds.
+    /// Consumes until the condition holds.
     fn consume(&self, mended: bool, holds: impl Fn() -> bool) {
         block_on(async {
             let tables = DeadLetterStore::open(&self.url()).await.unwrap();
@@ -101,7 +101,7 @@ impl Mail {
         });
     }
 
-    /// Two that could not be handled, and one that was.
+    /// Two dead letters, and one message that was handled.
     fn with_two_dead() -> Self {
         let mail = Self::new();
         for (id, payload) in [("e-1", "bad 1"), ("e-2", "good"), ("e-3", "bad\u{1b}3")] {
@@ -162,8 +162,8 @@ fn a_retried_letter_is_handled_once_by_the_consumer() {
     let numbers: Vec<String> = mail.letters(&[]).iter().map(|letter| letter["id"].to_string()).collect();
     let line = mail.semel(&["retry", &numbers[0], "999"]).failed(1);
     assert!(line.contains("nothing was changed"), "{line}");
-    let told = mail.semel(&["retry", &numbers[0]]).out();
-    assert_eq!(told, "1 letter is handled again at its consumer's next look\n");
+    let said = mail.semel(&["retry", &numbers[0]]).out();
+    assert_eq!(said, "1 dead letter will be retried at its consumer's next poll\n");
     assert_eq!(mail.letters(&[])[0]["state"], "retry");
     mail.consume(true, || mail.letters(&[]).len() == 1);
     assert_eq!(mail.notes(), 2);
@@ -181,8 +181,8 @@ fn a_letter_is_dropped_only_when_that_is_said_twice_and_why() {
     let line = mail.semel(&["drop", &number, "--why", "a test"]).failed(1);
     assert!(line.contains("nothing was changed") && line.contains("--yes"), "{line}");
     assert_eq!(mail.letters(&[]).len(), 2);
-    let told = mail.semel(&["drop", &number, "--why", "a test", "--yes"]).out();
-    assert!(told.contains("e-1 of payments"), "{told}");
+    let said = mail.semel(&["drop", &number, "--why", "a test", "--yes"]).out();
+    assert!(said.contains("e-1 of payments"), "{said}");
     assert_eq!(mail.letters(&[]).len(), 1);
     let trace = mail.letters(&["--dropped"]);
     assert_eq!((&trace[0]["dropped_why"], &trace[0]["payload_bytes"]), (&json!("a test"), &json!(0)));

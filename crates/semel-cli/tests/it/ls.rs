@@ -47,7 +47,7 @@ fn each_filter_narrows() {
     assert_eq!(keys(&["--state", "uncertain,in_progress"]), "order-1003 order-1002 order-1001");
     assert_eq!(keys(&["--state", "completed", "--state", "failed_final"]), "order-1005 order-1004");
     assert_eq!(keys(&["--operation", "payment.refund"]), "order-1004");
-    assert_eq!(keys(&["--operation", "unheard.of"]), "");
+    assert_eq!(keys(&["--operation", "unknown.operation"]), "");
     assert_eq!(keys(&["--tenant", "globex"]), "order-1005 order-1004");
     assert_eq!(keys(&["--tenant", "acme", "--state", "in_progress"]), "order-1003");
     assert_eq!(keys(&["--tenant", ""]), "welcome-7");
@@ -58,7 +58,7 @@ fn each_filter_narrows() {
 #[test]
 fn nothing_to_list_says_so_beside_the_data() {
     let world = World::new();
-    let ran = world.semel(&["ls", "--operation", "unheard.of"]);
+    let ran = world.semel(&["ls", "--operation", "unknown.operation"]);
     assert_eq!((ran.code, ran.stdout.as_str(), ran.stderr.as_str()), (0, "", "no intents match\n"));
 }
 
@@ -87,7 +87,7 @@ fn pages_go_on_where_the_last_one_ended() {
     let expected: Vec<_> = all.iter().rev().map(|intent| intent.id().to_string()).collect();
     assert_eq!((pages, &ids), (3, &expected));
 
-    // All at once: a document per page with --json, one table otherwise.
+    // With --all: one document per page with --json, one table otherwise.
     let documents = world.semel(&["ls", "--all", "--json"]).out();
     assert_eq!(documents.lines().count(), 2);
     let table = world.semel(&["ls", "--all"]).out();
@@ -95,7 +95,7 @@ fn pages_go_on_where_the_last_one_ended() {
 
     let page = world.semel(&["ls", "--limit", "2"]);
     assert_eq!((page.code, page.stdout.lines().count()), (0, 3));
-    assert!(page.stderr.starts_with("there are more: add --after "), "{}", page.stderr);
+    assert!(page.stderr.starts_with("there are more intents: add --after "), "{}", page.stderr);
 }
 
 #[test]

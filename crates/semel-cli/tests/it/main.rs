@@ -1,4 +1,4 @@
-//! The real binary on real files: what it prints, where, and how it exits.
+//! The real binary on real files: its output and exit codes.
 #![allow(clippy::unwrap_used)]
 
 #[cfg(feature = "consume")]

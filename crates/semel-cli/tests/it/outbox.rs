@@ -1,4 +1,4 @@
-//! `semel outbox`: what a person sees, and what becomes of what they decide.
+//! `semel outbox`: listings, and the effect of decisions.
 #![cfg(feature = "webhook")]
 
 use crate::receiver::Receiver;
@@ -40,8 +40,8 @@ fn a_refused_event_parks_its_key_and_retry_sends_it_in_order() {
     let line = outbox.semel(&["retry", "--key", "b"]).failed(1);
     assert!(line.contains("nothing is parked under the key \"b\""), "{line}");
     receiver.answers(|_| 204);
-    let told = outbox.semel(&["retry", "--key", "a"]).out();
-    assert_eq!(told, "1 key is tried again at the relay's next look\n");
+    let said = outbox.semel(&["retry", "--key", "a"]).out();
+    assert_eq!(said, "1 key will be retried at the relay's next poll\n");
     assert_eq!(receiver.bodies(3), ["other", "poison", "behind"]);
     outbox.wait_for_states(&["published"; 3]);
     assert_eq!(outbox.semel(&["retry", "--all"]).out(), "nothing is parked\n");

@@ -1,4 +1,4 @@
-//! A webhook's receiver on loopback: takes what it is sent, answers what it is told to.
+//! A webhook receiver on loopback: records requests, and answers with a chosen status.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 /// Longer than anything here takes.
 pub(crate) const SOON: Duration = Duration::from_secs(30);
 
-/// A request, as far as the tests look at it.
+/// The parts of a request that the tests inspect.
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
     pub(crate) headers: Vec<(String, String)>,
@@ -58,12 +58,12 @@ impl Receiver {
         format!("http://{}/in", self.address)
     }
 
-    /// From now on it answers so.
+    /// Answers with this status from now on.
     pub(crate) fn answers(&self, judge: impl Fn(&Request) -> u16 + Send + 'static) {
         *self.shared.judge.lock().unwrap() = Box::new(judge);
     }
 
-    /// Waits until it has taken so many.
+    /// Waits until it has accepted this many.
     pub(crate) fn wait_for(&self, count: usize) -> Vec<Request> {
         let until = Instant::now() + SOON;
         let mut taken = self.shared.taken.lock().unwrap();
@@ -103,6 +103,6 @@ fn serve(stream: TcpStream, shared: &Shared) -> Option<()> {
             shared.taken.lock().unwrap().push(request);
             shared.came.notify_all();
         }
-        write!(reader.get_mut(), "HTTP/1.1 {status} Told\r\ncontent-length: 0\r\n\r\n").ok()?;
+        write!(reader.get_mut(), "HTTP/1.1 {status} Answer\r\ncontent-length: 0\r\n\r\n").ok()?;
     }
 }

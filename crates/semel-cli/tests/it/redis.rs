@@ -1,4 +1,4 @@
-//! A store in Redis, and Redis in front of a file: what the commands say, on a server of the test's own.
+//! The commands on a store in Redis, and with Redis in front of a file, on a server of the test's own.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -42,7 +42,7 @@ impl Redis {
         redis
     }
 
-    /// Kills it, and says which port is free now.
+    /// Kills it and returns its port.
     pub(crate) fn stop(mut self) -> u16 {
         self.server.kill().unwrap();
         self.port
@@ -68,7 +68,7 @@ fn a_store_in_redis_is_made_by_hand_and_its_loss_accepted_by_hand() {
     let url = redis.url();
     let on = |args: &[&str]| semel(&[&["--store", &url], args].concat());
     let why = on(&["ls"]).failed(1);
-    assert!(why.contains("holds no store") && why.contains("semel migrate"), "{why}");
+    assert!(why.contains("has no store") && why.contains("semel migrate"), "{why}");
     assert_eq!(on(&["migrate"]).out(), "created, version 1\n");
     assert_eq!(on(&["migrate"]).out(), "nothing to do, version 1\n");
     on(&["ls", "--json"]).out();
@@ -79,7 +79,7 @@ fn a_store_in_redis_is_made_by_hand_and_its_loss_accepted_by_hand() {
     assert!(on(&["ls"]).failed(1).contains("accept-loss"));
     let looked = on(&["redis", "accept-loss"]);
     assert_eq!(looked.code, 1);
-    assert!(looked.stdout.starts_with("1024 of 1024 buckets have lost their memory"), "{looked:?}");
+    assert!(looked.stdout.starts_with("1024 of 1024 buckets have lost their data"), "{looked:?}");
     assert!(looked.stderr.contains("--yes"), "{looked:?}");
     assert!(on(&["ls"]).failed(1).contains("accept-loss"), "looking changed something");
     let accepted = on(&["redis", "accept-loss", "--yes", "--json"]).json();

@@ -1,4 +1,4 @@
-//! `semel relay` between a file and a receiver on loopback: what arrives, what it says of itself, how it ends.
+//! `semel relay` from a file to a webhook receiver on loopback: delivery, logs and metrics, shutdown.
 #![cfg(feature = "webhook")]
 
 use crate::receiver::Receiver;
@@ -46,7 +46,7 @@ fn figures_are_there_and_move() {
     assert_eq!(relay.metric("semel_relay_batch_events_sum"), Some(2.0));
     let (status, text) = relay.get("/metrics");
     assert_eq!((status, text.matches("# EOF").count()), (200, 1));
-    assert!(!text.contains("semel_relay_slot_lag_bytes"), "nobody asked for a slot: {text}");
+    assert!(!text.contains("semel_relay_slot_lag_bytes"), "no slot was asked for: {text}");
     assert_eq!(relay.get("/nowhere"), (404, "/healthz, /readyz, /metrics\n".into()));
     assert!(relay.stop().status.success());
 }
@@ -61,10 +61,10 @@ fn a_broker_that_is_away_makes_it_not_ready_until_it_is_back() {
     relay.wait_for_metric(CONFIRMED, |confirmed| confirmed == 1.0);
     assert_eq!(relay.wait_for_ready(200), "ready\n");
     let port = redis.stop();
-    // More keys at once than could be to blame: nothing is parked.
+    // Too many keys fail at once for a poison message: nothing is parked.
     outbox.sql(
         "WITH RECURSIVE n(v) AS (SELECT 0 UNION ALL SELECT v + 1 FROM n WHERE v < 19) \
-         INSERT INTO semel_outbox (topic, type, key, payload) SELECT 'payments', 'told', 'k-' || v, CAST('2' AS BLOB) FROM n",
+         INSERT INTO semel_outbox (topic, type, key, payload) SELECT 'payments', 'paid', 'k-' || v, CAST('2' AS BLOB) FROM n",
     );
     let why = relay.wait_for_ready(503);
     assert!(why.starts_with("the sink has") && why.contains(" s"), "{why}");
@@ -157,7 +157,7 @@ fn what_cannot_work_is_said_before_anybody_is_connected_to() {
     let url = outbox.url();
     for (args, says) in [
         (&["--to", "kafka"][..], "is not a URL; use kafka://"),
-        (&["--to", "pulsar://h"], "no broker is known for \"pulsar\"; use kafka://"),
+        (&["--to", "pulsar://h"], "\"pulsar\" is not a supported broker; use kafka://"),
         (&["--to", "redis://h?prefx=a"], "has no option \"prefx\"; it has prefix, entries_max"),
         (&["--to", "redis://h?entries_max=many"], "entries_max= in the URL: \"many\" is not a number"),
         (&["--to", "redis://h?timeout=5"], "timeout= in the URL: \"5\" is not a duration"),
@@ -165,11 +165,11 @@ fn what_cannot_work_is_said_before_anybody_is_connected_to() {
         (&["--to", "redis://h", "--exactly-once", "r"], "Redis Streams cannot; use kafka://"),
         (&["--to", "redis://h", "--mode", "cdc"], "reads PostgreSQL's log"),
         (&["--to", "redis://h", "--slot", "s"], "--slot is for --mode cdc"),
-        (&["--to", "amqps://h"], "TLS ends outside"),
+        (&["--to", "amqps://h"], "terminate TLS outside"),
         (&["--to", "http://h/in"], "--webhook-secret file:PATH or env:NAME"),
         (
             &["--to", "http://h/in", "--webhook-secret", "whsec_abc"],
-            "keys are named, not given, and so are secrets",
+            "give where the secret is stored, not the secret",
         ),
         (&["--to", "redis://h", "--admin", "0.0.0.0:1"], "--admin-insecure"),
         (&["--to", "redis://h", "--prune", "5"], "is not a duration"),

@@ -1,4 +1,4 @@
-//! `semel relay` to RabbitMQ and to NATS: what `--check` says of them, and what their own clients find there.
+//! `semel relay` to RabbitMQ and to NATS: the result of `--check`, and the messages as the brokers' clients see them.
 
 #[cfg(feature = "rabbitmq")]
 mod rabbitmq {
@@ -20,7 +20,7 @@ mod rabbitmq {
         (connection, channel)
     }
 
-    /// An exchange, and a quorum queue that gets what is told to `topic`.
+    /// An exchange, and a quorum queue bound to `topic`.
     async fn declare(url: &str, exchange: &str, topic: &str) {
         let (_connection, channel) = channel(url).await;
         let durable = ExchangeDeclareOptions { durable: true, ..Default::default() };
@@ -34,7 +34,7 @@ mod rabbitmq {
         channel.queue_bind(topic.into(), exchange.into(), topic.into(), bind, none()).await.unwrap();
     }
 
-    /// Takes out what is there: message id and body.
+    /// Drains the queue: message ids and bodies.
     async fn drain(url: &str, queue: &str) -> Vec<(String, String)> {
         let (_connection, channel) = channel(url).await;
         let mut all = Vec::new();
@@ -55,7 +55,7 @@ mod rabbitmq {
         let check = || semel(&["relay", "--from", &outbox.url(), "--to", &to, "--check"]);
         let missing = check();
         assert_eq!(missing.code, 2, "{missing:?}");
-        assert!(missing.stderr.contains(&format!("the exchange {name:?} is not there")), "{missing:?}");
+        assert!(missing.stderr.contains(&format!("the exchange {name:?} does not exist")), "{missing:?}");
         assert!(missing.stderr.contains("declare it, or name another"), "{missing:?}");
 
         let topic = format!("{name}.payments");
@@ -78,9 +78,9 @@ mod rabbitmq {
         assert_eq!(bodies, (0..5).map(|n| format!("{{\"n\":{n}}}")).collect::<Vec<_>>());
         let listed = outbox.semel(&["ls", "--oldest-first", "--json"]).json();
         let ids: Vec<_> = came.iter().map(|(id, _)| id.as_str()).collect();
-        let told: Vec<_> =
+        let listed_ids: Vec<_> =
             listed["events"].as_array().unwrap().iter().map(|event| event["id"].as_str().unwrap()).collect();
-        assert_eq!(ids, told);
+        assert_eq!(ids, listed_ids);
     }
 }
 
@@ -107,7 +107,7 @@ mod nats {
         let check = || semel(&["relay", "--from", &outbox.url(), "--to", &to, "--check"]);
         let missing = check();
         assert_eq!(missing.code, 2, "{missing:?}");
-        assert!(missing.stderr.contains(&format!("the stream {name:?} is not there")), "{missing:?}");
+        assert!(missing.stderr.contains(&format!("the stream {name:?} does not exist")), "{missing:?}");
 
         let good = Config { name: name.clone(), subjects: vec![name.clone()], ..Config::default() };
         for (bad, says) in [

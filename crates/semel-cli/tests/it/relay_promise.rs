@@ -1,4 +1,4 @@
-//! What a broker cannot keep is said: by `--check`, and by a relay that starts without it.
+//! A broker that cannot keep the guarantee is reported by `--check`, and by a relay at its start.
 #![cfg(all(feature = "redis", feature = "webhook"))]
 
 use crate::receiver::Receiver;
@@ -9,7 +9,7 @@ use crate::semel::{command, ran, semel};
 const BROKEN: &str = "this configuration cannot keep what it promises";
 const CONFIRMED: &str = "semel_relay_events_total{outcome=\"confirmed\"}";
 
-/// The words of `--check` for what is broken.
+/// The text of `--check` for the violation.
 fn violations(outbox: &Outbox, to: &str) -> String {
     let checked = semel(&["relay", "--from", &outbox.url(), "--to", to, "--check"]);
     assert_eq!(checked.code, 2, "{checked:?}");
@@ -24,7 +24,7 @@ fn a_relay_says_at_its_start_what_its_broker_does_not_keep() {
     let mut relay = Relay::start(&outbox.url(), &forgets.url(), &[]);
     let said = relay.wait_for_said(BROKEN);
     assert!(said.contains(" ERROR ") && said.contains(&why), "{said}");
-    // Said before anything is published, once, and no reason not to publish.
+    // Logged once, before anything is published; the relay publishes all the same.
     outbox.append("payments", "a", "1");
     relay.wait_for_metric(CONFIRMED, |confirmed| confirmed == 1.0);
     outbox.append("payments", "a", "2");
@@ -40,7 +40,7 @@ fn nothing_is_said_of_a_broker_that_keeps_everything() {
     let keeps = Redis::start_with(&["--appendonly", "yes", "--appendfsync", "always"]);
     outbox.append("payments", "a", "1");
     let relay = Relay::start(&outbox.url(), &keeps.url(), &[]);
-    // The sink is asked before anything is published.
+    // The sink is probed before anything is published.
     relay.wait_for_metric(CONFIRMED, |confirmed| confirmed == 1.0);
     let ended = relay.stop();
     let trouble = |line: &&String| line.contains(" ERROR ") || line.contains(" WARN ");
@@ -54,7 +54,7 @@ fn a_broker_that_is_away_at_the_start_is_asked_when_it_is_back() {
     let to = format!("redis://127.0.0.1:{port}?timeout=200ms");
     outbox.append("payments", "a", "1");
     let mut relay = Relay::start(&outbox.url(), &to, &[]);
-    relay.wait_for_said("it could not be found out whether the promise is kept");
+    relay.wait_for_said("could not verify the sink's configuration");
     relay.wait_for_metric("semel_relay_errors_total{side=\"sink\"}", |errors| errors > 0.0);
     let back = Redis::start_at(port, &[]);
     relay.wait_for_metric(CONFIRMED, |confirmed| confirmed == 1.0);
@@ -68,7 +68,7 @@ fn an_idle_relay_asks_again_by_itself() {
     let outbox = Outbox::new();
     let port = Redis::start().stop();
     let mut relay = Relay::start(&outbox.url(), &format!("redis://127.0.0.1:{port}?timeout=200ms"), &[]);
-    relay.wait_for_said("it could not be found out whether the promise is kept");
+    relay.wait_for_said("could not verify the sink's configuration");
     let _back = Redis::start_at(port, &[]);
     relay.wait_for_said(BROKEN);
     assert!(relay.stop().status.success());

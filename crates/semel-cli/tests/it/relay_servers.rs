@@ -1,4 +1,4 @@
-//! The whole way on real databases and brokers: migrate, append by SQL, relay, look.
+//! The whole path on real databases and brokers: migrate, append by SQL, relay, read.
 
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 use serde_json::Value;
@@ -57,7 +57,7 @@ mod postgres {
     }
 
     const INSERT: &str = "INSERT INTO semel_outbox (topic, type, key, payload)
-        SELECT 'TOPIC', 'told', 'k-' || n % 7, convert_to('{\"n\":' || n || '}', 'UTF8') FROM generate_series(1, 100) n";
+        SELECT 'TOPIC', 'paid', 'k-' || n % 7, convert_to('{\"n\":' || n || '}', 'UTF8') FROM generate_series(1, 100) n";
 
     #[test]
     fn from_postgres_to_redis_streams() {
@@ -84,7 +84,7 @@ mod postgres {
         assert_eq!(states(&url), ["published"; 200]);
     }
 
-    /// What Kafka's own consumer sees of the committed.
+    /// What Kafka's own consumer reads with read_committed.
     #[cfg(feature = "kafka")]
     fn consumed(bootstrap: &str, topic: &str, at_least: usize, max: usize) -> Vec<String> {
         use testkit::services::kafka::{asked_until, console_consumer};
@@ -107,9 +107,9 @@ mod postgres {
         read.sort();
         // At least once.
         read.dedup();
-        let mut told: Vec<String> = (1..=100).map(|n| format!("{{\"n\":{n}}}")).collect();
-        told.sort();
-        assert_eq!(read, told);
+        let mut expected: Vec<String> = (1..=100).map(|n| format!("{{\"n\":{n}}}")).collect();
+        expected.sort();
+        assert_eq!(read, expected);
     }
 
     #[cfg(feature = "kafka")]
@@ -155,7 +155,7 @@ mod postgres {
         assert_eq!(relay.wait_for_ready(200), "ready\n");
         corner.sql(&INSERT.replace("TOPIC", "payments"));
         relay.wait_for_metric("semel_relay_events_total{outcome=\"confirmed\"}", |events| events >= 200.0);
-        // The cursor follows what was streamed a few seconds behind.
+        // The cursor lags a few seconds behind the stream.
         let until = std::time::Instant::now() + crate::receiver::SOON;
         while states(&url).iter().any(|state| state != "published") && std::time::Instant::now() < until {
             std::thread::sleep(std::time::Duration::from_millis(100));
@@ -181,9 +181,9 @@ mod postgres {
         let few = args("2KiB");
         let few: Vec<&str> = few.iter().map(String::as_str).collect();
         let mut relay = Relay::start(&url, &to, &few);
-        // So many keys that none is to blame: all wait until somebody answers.
+        // Too many keys fail for a poison message: all wait until the receiver answers.
         corner.sql(&INSERT.replace("TOPIC", "payments").replace("% 7", "% 20"));
-        let said = relay.wait_for_said("the slot keeps the server from forgetting its log");
+        let said = relay.wait_for_said("the replication slot makes the server retain too much log");
         let held = said.split_once("held_bytes=").and_then(|(_, rest)| rest.split(' ').next());
         assert!(said.contains(" WARN ") && said.contains(&name), "{said}");
         assert!(held.unwrap().parse::<u64>().unwrap() > 2_048, "{said}");
@@ -206,7 +206,7 @@ mod postgres {
     }
 
     #[test]
-    fn a_user_without_rights_is_told_which() {
+    fn a_user_without_rights_gets_an_error_that_names_them() {
         let (Some(corner), Some(redis)) = (Corner::new("rights"), require(Service::Redis)) else { return };
         let user = format!("u_{}", corner.schema);
         let schema = &corner.schema;
@@ -223,7 +223,7 @@ mod postgres {
     }
 
     #[test]
-    fn a_database_without_an_outbox_is_told_how_to_get_one() {
+    fn a_database_without_an_outbox_gets_an_error_that_says_how_to_create_it() {
         let Some(lease) = require(Service::Postgres) else { return };
         let line = semel(&["outbox", "ls", "--from", lease.url()]).failed(2);
         assert!(line.contains("semel migrate --outbox"), "{line}");
@@ -261,7 +261,7 @@ mod mysql {
             format!("{server}/{}", self.database)
         }
 
-        /// By the ordinary client, as a service in any language would.
+        /// With the database's own client, as a service in any language would.
         fn run(&self, database: &str, sql: &str) {
             let rest = self.lease.url().strip_prefix("mysql://").unwrap();
             let (user, rest) = rest.split_once('@').unwrap();
@@ -301,7 +301,7 @@ mod mysql {
         let url = corner.url();
         for n in 0..30 {
             let insert = "INSERT INTO semel_outbox (topic, type, `key`, payload) VALUES";
-            corner.run(&corner.database, &format!("{insert} ('payments', 'told', 'k-{}', '{n}')", n % 5));
+            corner.run(&corner.database, &format!("{insert} ('payments', 'paid', 'k-{}', '{n}')", n % 5));
         }
         assert_eq!(states(&url), ["waiting"; 30]);
         let to = format!("{}?prefix={}:", redis.url(), corner.database);

@@ -1,4 +1,4 @@
-//! An outbox in a file, a relay on it, and what both say.
+//! Test fixture: an outbox in a file, and a relay on it.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -45,7 +45,7 @@ impl Outbox {
         let connection = rusqlite::Connection::open(self.path()).unwrap();
         connection.busy_timeout(SOON).unwrap();
         let insert =
-            "INSERT INTO semel_outbox (topic, type, key, payload) VALUES (?1, 'told', ?2, CAST(?3 AS BLOB))";
+            "INSERT INTO semel_outbox (topic, type, key, payload) VALUES (?1, 'paid', ?2, CAST(?3 AS BLOB))";
         connection.execute(insert, [topic, key, payload]).unwrap();
     }
 
@@ -60,7 +60,7 @@ impl Outbox {
         listed["events"].as_array().unwrap().iter().map(|event| text(&event["state"])).collect()
     }
 
-    /// Waits until that holds for the states.
+    /// Waits until the states satisfy the condition.
     pub(crate) fn wait_for_states(&self, states: &[&str]) {
         let until = Instant::now() + SOON;
         while self.states() != states {
@@ -77,7 +77,7 @@ pub(crate) fn text(value: &Value) -> String {
     value.as_str().unwrap().to_owned()
 }
 
-/// A relay that runs.
+/// A running relay.
 pub(crate) struct Relay {
     pub(crate) admin: SocketAddr,
     child: Child,
@@ -91,7 +91,7 @@ impl Relay {
         Self::spawn(command, "relaying from ")
     }
 
-    /// Anything of ours that runs and has an admin listener.
+    /// Starts any long-running command that has an admin listener.
     pub(crate) fn spawn(command: std::process::Command, says: &str) -> Self {
         let mut child = Child::spawn(command, None).unwrap();
         let line = child.next_line(SOON).unwrap_or_else(|error| panic!("{error}"));
@@ -115,7 +115,7 @@ impl Relay {
         (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
     }
 
-    /// The value of a series, where it is there.
+    /// The value of a series, if it exists.
     pub(crate) fn metric(&self, series: &str) -> Option<f64> {
         let (_, text) = self.get("/metrics");
         let line = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '))?;
@@ -147,13 +147,13 @@ impl Relay {
         self.child.wait_for_said(text, SOON).unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// Ends it by SIGTERM.
+    /// Stops it with SIGTERM.
     pub(crate) fn stop(self) -> Finished {
         self.child.terminate().unwrap();
         self.ended()
     }
 
-    /// Ends it by SIGKILL.
+    /// Kills it with SIGKILL.
     #[cfg(feature = "kafka")]
     pub(crate) fn kill(mut self) {
         self.child.kill().unwrap();

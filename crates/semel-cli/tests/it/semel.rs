@@ -4,7 +4,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-/// What one run came to.
+/// The result of one run.
 #[derive(Debug)]
 pub(crate) struct Ran {
     pub(crate) code: i32,
@@ -13,7 +13,7 @@ pub(crate) struct Ran {
 }
 
 impl Ran {
-    /// What it printed, when it went well and had nothing else to say.
+    /// Its stdout, after a success without anything on stderr.
     pub(crate) fn out(self) -> String {
         assert_eq!((self.code, self.stderr.as_str()), (0, ""), "{self:?}");
         self.stdout
@@ -49,7 +49,7 @@ pub(crate) fn ran(mut command: Command) -> Ran {
     }
 }
 
-/// Runs without a store being named.
+/// Runs it without a store.
 pub(crate) fn semel(args: &[&str]) -> Ran {
     ran(command(args))
 }

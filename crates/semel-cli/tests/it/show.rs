@@ -4,7 +4,7 @@ use serde_json::json;
 
 use crate::world::{World, completed, in_progress, lapsed, not_applied, refused, uncertain};
 
-/// Moments differ from run to run; everything else does not.
+/// Replaces times, which differ from run to run.
 fn steady(text: &str, world: &World) -> String {
     let text = text.replace(&world.url(), "sqlite:FILE");
     let mut words: Vec<String> = Vec::new();
@@ -34,8 +34,8 @@ changed    MOMENT, 3d4h ago
 outcome    504, body of 15 bytes
     gateway timeout
 
-Nobody knows whether it happened, so it is not run again.
-Look it up where the effect would be, then say what you found:
+It is unknown whether it happened, so it is not run again.
+Look it up where the effect would be, then record what you found:
   semel resolve ID --applied --code 200 --body @FILE --by NAME --why TEXT --epoch 1 --store sqlite:FILE
   semel resolve ID --not-applied --by NAME --why TEXT --epoch 1 --store sqlite:FILE
 ";
@@ -63,8 +63,8 @@ outcome    201, body of 8 bytes
     content-type: application/json
     {\"id\":7}
 
-It is done. Calls with this key get this outcome for good.
-To have the work done once more under the same key:
+It is done. Calls with this key get this outcome forever.
+To do the work again under the same key:
   semel release ID --yes --by NAME --why TEXT --epoch 4 --store sqlite:FILE
 ";
     assert_eq!(steady(&text, &world), shown.replace("ID", &id));
@@ -75,13 +75,13 @@ To have the work done once more under the same key:
 fn each_state_says_what_it_means_for_callers() {
     let world = World::new();
     for (intent, means) in [
-        (lapsed(), "Nobody knows whether it happened, so it is not run again."),
-        (in_progress(), "Somebody is at it. Wait: if they do not come back it can be decided in 12h"),
-        (refused(), "It was refused for good. Calls with this key get this failure for another 3d19h."),
+        (lapsed(), "It is unknown whether it happened, so it is not run again."),
         (
-            not_applied(),
-            "It did not happen, or running it again is safe. The next call with this key runs it",
+            in_progress(),
+            "Its owner is working on it. Wait: if the lease is not renewed, it can be decided in 12h",
         ),
+        (refused(), "It failed permanently. Calls with this key get this failure for another 3d19h."),
+        (not_applied(), "It did not happen, or it is safe to run again. The next call with this key runs it"),
     ] {
         let text = world.semel(&["show", &intent.id().to_string()]).out();
         assert!(text.contains(means), "{text}");

@@ -50,7 +50,7 @@ fn migrate_makes_the_tables_and_print_touches_nothing() {
     assert_eq!(world.semel(&["migrate", "--json"]).json(), json!({ "before": 2, "now": 2 }));
     world.semel(&["ls", "--json"]).out();
 
-    // What it prints makes the same tables with the ordinary tool's means.
+    // The printed SQL creates the same tables with plain SQLite.
     let by_hand = World::empty();
     rusqlite::Connection::open(by_hand.path()).unwrap().execute_batch(&sql).unwrap();
     assert_eq!(by_hand.semel(&["migrate"]).out(), "nothing to do, version 2\n");
@@ -73,7 +73,7 @@ fn migrate_makes_an_outbox_once_and_print_touches_nothing() {
 
     rusqlite::Connection::open(by_hand.path()).unwrap().execute_batch("DROP TABLE semel_outbox").unwrap();
     let line = semel(&["migrate", "--outbox", &by_hand.url()]).failed(2);
-    assert!(line.contains("is not whole"), "{line}");
+    assert!(line.contains("is incomplete"), "{line}");
     let line = semel(&["migrate", "--outbox", "redis://127.0.0.1"]).failed(2);
     assert!(line.starts_with("no outbox is known for \"redis\"; use sqlite:PATH"), "{line}");
 }

@@ -68,7 +68,7 @@ impl World {
                 Execution { ended: WorkResult::Unknown, outcome: Outcome::new(504, "gateway timeout") };
             ends(&store, &uncertain, Retention::DAY, broke).await;
             claims(&store, &lapsed(), 1_000).await;
-            // It ends 12 and a half hours from now: a lease of more than a day is not believed.
+            // It ends in 12 and a half hours: a lease of more than a day is not trusted.
             claims(&store, &in_progress(), AGE.as_millis() as u64 + 25 * DAY_MS / 48).await;
             let created = Outcome::new(201, "{\"id\":7}").header("content-type", "application/json");
             ends(&store, &completed(), Retention::Forever, Execution::completed(created)).await;
@@ -106,7 +106,7 @@ impl World {
         SqliteStore::open(self.path()).await.unwrap()
     }
 
-    /// The store, with a clock that stands [`AGE`] back.
+    /// The store, with a clock that is [`AGE`] behind.
     pub(crate) async fn store_long_ago(&self) -> SqliteStore {
         let clock = || {
             let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();

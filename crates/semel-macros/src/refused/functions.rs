@@ -1,4 +1,4 @@
-//! What is no function, or none that can be guarded.
+//! Items that are no function, or none that can be guarded.
 
 use semel::idempotent;
 use semel::store::memory::MemoryStore;

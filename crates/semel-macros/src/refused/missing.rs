@@ -1,4 +1,4 @@
-//! What a function cannot be without.
+//! Options that a function needs.
 
 use semel::idempotent;
 use semel::store::memory::MemoryStore;

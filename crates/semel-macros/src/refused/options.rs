@@ -1,4 +1,4 @@
-//! Options that are none, or are there twice, or have no value.
+//! Options that are unknown, repeated or without a value.
 
 use semel::idempotent;
 use semel::store::memory::MemoryStore;

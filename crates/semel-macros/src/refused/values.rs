@@ -1,4 +1,4 @@
-//! Texts that say nothing, and values out of bounds.
+//! Texts without a meaning, and values out of bounds.
 
 use semel::idempotent;
 use semel::store::memory::MemoryStore;

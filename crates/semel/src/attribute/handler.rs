@@ -1,4 +1,4 @@
-//! Handlers: their rule for the layer, and the proof that the layer was there.
+//! Handlers: their rule for the layer, and the extractor that proves the request was claimed.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -52,15 +52,15 @@ impl<D: Declared, S: Send + Sync> FromRequestParts<S> for HandlerClaim<D> {
             operation = D::OPERATION,
             claimed_as,
             path = parts.uri.path(),
-            "an idempotent handler was not run: no layer has the rule of its operation for this route"
+            "an idempotent handler was not run: no layer has a rule for its operation on this route; add the rule"
         );
         if let Some(claim) = claim {
-            // HandlerClaim as something else: that intent must not be left in doubt over a router's mistake.
+            // Claimed as another operation: a routing mistake must not leave that intent uncertain.
             claim.mark_not_applied();
         }
         Err((
             StatusCode::INTERNAL_SERVER_ERROR,
-            "this handler is idempotent, and the request is not guarded as such",
+            "this handler is idempotent, but the request was not claimed for its operation",
         ))
     }
 }

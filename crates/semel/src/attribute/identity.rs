@@ -1,14 +1,14 @@
-//! What a function may give as its key and scope: ours, or the text of one.
+//! What a function may use as its key and scope: semel's own types, or a string.
 
 use std::sync::Arc;
 
 use crate::intent::key::{Key, KeyError};
 use crate::intent::scope::{Scope, ScopeError};
 
-/// What can stand after `key =`.
+/// What `key =` accepts.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` is no key",
-    label = "give a `semel::Key`, a `String` or a `&str`"
+    message = "`{Self}` is not a key",
+    label = "use a `semel::Key`, a `String` or a `&str`"
 )]
 pub trait ToKey {
     /// The key.
@@ -45,10 +45,10 @@ impl<K: ToKey + ?Sized> ToKey for Arc<K> {
     }
 }
 
-/// What can stand after `scope =`.
+/// What `scope =` accepts.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` is no scope",
-    label = "give a `semel::Scope`, or the tenant as a `String` or a `&str`"
+    message = "`{Self}` is not a scope",
+    label = "use a `semel::Scope`, or the tenant as a `String` or a `&str`"
 )]
 pub trait ToScope {
     /// The scope.

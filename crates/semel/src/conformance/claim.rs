@@ -1,11 +1,11 @@
-//! Laws of claiming: who may run, and what everybody else is told.
+//! Laws of claiming: who may run, and what other claimants get.
 
 use std::future::{Future, poll_fn};
 use std::task::Poll;
 use std::time::Duration;
 
 use super::Harness;
-use super::context::{LONG_MS, RECIPE, Trial, asked, completed, finish, name};
+use super::context::{LONG_MS, RECIPE, Trial, completed, fingerprint, finish, name};
 use crate::intent::fingerprint::Fingerprint;
 use crate::intent::identity::{Intent, Owner};
 use crate::intent::outcome::Verdict;
@@ -13,13 +13,12 @@ use crate::intent::policy::Effect;
 use crate::intent::state::State;
 use crate::store::{Claim, Claimed, Finished, Store};
 
-/// How long a store may take over a claim while a dropped one lies about. Only a store that is blocked
-/// for good reaches it.
-const DROPPED_PATIENCE: Duration = Duration::from_secs(30);
+/// Timeout of a claim after a dropped one. Only a store that is blocked for good reaches it.
+const DROPPED_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// An intent nobody has claimed runs, and is in progress from then on.
+/// An unclaimed intent runs, and is in progress from then on.
 ///
-/// Otherwise nothing would ever be done.
+/// Otherwise nothing ever runs.
 pub async fn a_fresh_claim_runs<H: Harness>(harness: &H) {
     let trial = Trial::of("a_fresh_claim_runs", harness).await;
     let claim = trial.claim("fresh");
@@ -41,30 +40,33 @@ pub async fn a_fresh_claim_runs<H: Harness>(harness: &H) {
     trial.equal(record.head.fingerprint, claim.fingerprint, "the fingerprint");
     trial.equal(record.ticket(false), ticket, "the ticket in the record");
     trial.equal(record.head.expires_at, None, "the expiry of a claim");
-    trial.check(record.outcome.is_none() && record.decision.is_none(), "a fresh claim has a past");
-    trial.check((before..=after).contains(&record.created_at), "it was not created now");
+    trial.check(
+        record.outcome.is_none() && record.decision.is_none(),
+        "a fresh claim has an outcome or a decision",
+    );
+    trial.check((before..=after).contains(&record.created_at), "the creation time is wrong");
     trial.equal(record.changed_at, record.created_at, "the last change of a fresh claim");
 }
 
-/// While the owner is at it, everybody else is told so and shown the record.
+/// While the owner works, other claimants get "in flight" and the record.
 ///
 /// Otherwise a double click charges twice.
-pub async fn a_second_claimant_is_told_in_flight<H: Harness>(harness: &H) {
-    let trial = Trial::of("a_second_claimant_is_told_in_flight", harness).await;
+pub async fn a_second_claimant_gets_in_flight<H: Harness>(harness: &H) {
+    let trial = Trial::of("a_second_claimant_gets_in_flight", harness).await;
     for (key, effect) in [("opaque", Effect::Opaque), ("keyed", Effect::Keyed), ("atomic", Effect::Atomic)] {
         let first = Claim { effect, ..trial.claim(key) };
         let ticket = trial.run(&first).await;
         let before = trial.record(&first).await;
         let met = trial.meet(&Claim { effect, ..trial.claim(key) }, "in flight").await;
         trial.equal(met.record.ticket(false), ticket, "the claim that is in flight");
-        trial.check(met.now < ticket.lease_until, "a claim in flight has a lease that runs");
+        trial.check(met.now < ticket.lease_until, "the lease of a claim in flight has expired");
         trial.unchanged(&first, &before, "a second claimant").await;
     }
 }
 
 /// The same key under another scope or another operation is another intent.
 ///
-/// Otherwise one tenant is given another tenant's answer, or a refund is taken for its payment.
+/// Otherwise a tenant gets another tenant's answer, or a refund gets its payment's answer.
 pub async fn scope_and_operation_are_part_of_the_identity<H: Harness>(harness: &H) {
     let trial = Trial::of("scope_and_operation_are_part_of_the_identity", harness).await;
     let pay = trial.intent("pay", "key-1");
@@ -82,20 +84,20 @@ pub async fn scope_and_operation_are_part_of_the_identity<H: Harness>(harness: &
 
 /// Another request under the key of one in flight is a mismatch.
 ///
-/// Otherwise a client's bug looks like a conflict that will pass, and is retried for ever.
+/// Otherwise a client's bug looks like a temporary conflict, and is retried forever.
 pub async fn mismatch_comes_before_in_flight<H: Harness>(harness: &H) {
     let trial = Trial::of("mismatch_comes_before_in_flight", harness).await;
     let first = trial.claim("one");
     trial.run(&first).await;
-    trial.mismatch(&Claim { fingerprint: asked(2), ..trial.claim("one") }).await;
-    // Nor is it granted to the owner itself, who would overwrite what it is doing.
-    trial.mismatch(&Claim { fingerprint: asked(2), ..first.clone() }).await;
+    trial.mismatch(&Claim { fingerprint: fingerprint(2), ..trial.claim("one") }).await;
+    // Not even for the owner itself: it would overwrite its own claim.
+    trial.mismatch(&Claim { fingerprint: fingerprint(2), ..first.clone() }).await;
     trial.meet(&trial.claim("one"), "in flight").await;
 }
 
 /// Another request under the key of a finished one is a mismatch.
 ///
-/// Otherwise the second of two different payments is told that it was made.
+/// Otherwise the second of two different payments is reported as made.
 pub async fn mismatch_comes_before_replay<H: Harness>(harness: &H) {
     let trial = Trial::of("mismatch_comes_before_replay", harness).await;
     for (key, verdict) in [
@@ -104,29 +106,29 @@ pub async fn mismatch_comes_before_replay<H: Harness>(harness: &H) {
         ("failed", Verdict::FailedRetryable),
     ] {
         trial.done(&trial.claim(key), finish(verdict, None)).await;
-        trial.mismatch(&Claim { fingerprint: asked(2), ..trial.claim(key) }).await;
+        trial.mismatch(&Claim { fingerprint: fingerprint(2), ..trial.claim(key) }).await;
     }
     trial.meet(&trial.claim("done"), "replay").await;
 }
 
-/// Another request under the key of an uncertain one is a mismatch, also when the lease ran out.
+/// Another request under the key of an uncertain one is a mismatch, also after the lease expired.
 ///
-/// Otherwise a client's bug is put before a person as a payment to look up.
+/// Otherwise a client's bug reaches an operator as a payment to look up.
 pub async fn mismatch_comes_before_uncertain<H: Harness>(harness: &H) {
     let trial = Trial::of("mismatch_comes_before_uncertain", harness).await;
     trial.lapsed(harness, &trial.claim("lapsed")).await;
     trial.done(&trial.claim("said so"), finish(Verdict::Uncertain, None)).await;
-    // A keyed one may run again, but not as another request: the downstream knows the key as the first.
+    // A keyed one may run again, but not as another request: the downstream knows its key.
     trial.lapsed(harness, &Claim { effect: Effect::Keyed, ..trial.claim("keyed") }).await;
     for key in ["lapsed", "said so", "keyed"] {
-        let other = Claim { fingerprint: asked(2), effect: Effect::Keyed, ..trial.claim(key) };
+        let other = Claim { fingerprint: fingerprint(2), effect: Effect::Keyed, ..trial.claim(key) };
         trial.mismatch(&other).await;
     }
 }
 
 /// A mismatch leaves the record as it was, in every state.
 ///
-/// Otherwise a client with a bug, or one that guesses keys, ends or blocks somebody else's payment.
+/// Otherwise a client with a bug, or one that guesses keys, ends or blocks another client's payment.
 pub async fn a_mismatch_changes_nothing<H: Harness>(harness: &H) {
     let trial = Trial::of("a_mismatch_changes_nothing", harness).await;
     let claims = ["running", "done", "failed", "uncertain"].map(|key| trial.claim(key));
@@ -136,17 +138,17 @@ pub async fn a_mismatch_changes_nothing<H: Harness>(harness: &H) {
     trial.done(&claims[3], finish(Verdict::Uncertain, None)).await;
     for claim in &claims {
         let before = trial.record(claim).await;
-        let other = Claim { fingerprint: asked(2), owner: Owner::random(), ..claim.clone() };
+        let other = Claim { fingerprint: fingerprint(2), owner: Owner::random(), ..claim.clone() };
         trial.mismatch(&other).await;
         trial.unchanged(claim, &before, "a mismatch").await;
     }
     trial.equal(trial.finish(ticket, completed("done")).await, Finished::Recorded, "the owner's outcome");
 }
 
-/// A record whose fingerprint was made by other rules cannot be compared: it is answered as if the request
-/// were the same, and flagged.
+/// A fingerprint made by another recipe cannot be compared: the claim is answered as if the request were the same, and
+/// flagged.
 ///
-/// Otherwise every retry that spans a deploy of new rules is refused, or runs again.
+/// Otherwise every retry across a deploy of a new recipe is refused, or runs again.
 pub async fn another_recipe_replays_and_is_flagged<H: Harness>(harness: &H) {
     let trial = Trial::of("another_recipe_replays_and_is_flagged", harness).await;
     let newer = |key| Claim {
@@ -166,10 +168,9 @@ pub async fn another_recipe_replays_and_is_flagged<H: Harness>(harness: &H) {
     trial.check(!same.other_recipe, "the same recipe is flagged");
 }
 
-/// Claiming again with the same owner while the lease runs gives the same ticket, and is no further attempt.
+/// Claiming again with the same owner during the lease returns the same ticket, and does not count as an attempt.
 ///
-/// Otherwise a claim whose answer was lost on the way is nobody's: the caller must not run, and everybody
-/// waits for a lease nobody works under.
+/// Otherwise, if the answer to a claim is lost, its caller must not run, and all others wait for an unused lease.
 pub async fn the_same_owner_gets_the_same_ticket<H: Harness>(harness: &H) {
     let trial = Trial::of("the_same_owner_gets_the_same_ticket", harness).await;
     let claim = trial.claim("lost answer");
@@ -183,7 +184,7 @@ pub async fn the_same_owner_gets_the_same_ticket<H: Harness>(harness: &H) {
 
 /// Claiming again with the same owner after it finished replays its own outcome.
 ///
-/// Otherwise a request that arrives twice, once late, runs again under a claim that is over.
+/// Otherwise a duplicate request that arrives late runs again under a finished claim.
 pub async fn the_same_owner_gets_its_outcome_after_finishing<H: Harness>(harness: &H) {
     let trial = Trial::of("the_same_owner_gets_its_outcome_after_finishing", harness).await;
     let claim = trial.claim("late");
@@ -195,7 +196,7 @@ pub async fn the_same_owner_gets_its_outcome_after_finishing<H: Harness>(harness
 
 /// A replay changes nothing, however often.
 ///
-/// Otherwise reading costs a write, and the popular outcome never expires or expires at once.
+/// Otherwise reading costs a write, and a popular outcome never expires or expires at once.
 pub async fn a_replay_changes_nothing<H: Harness>(harness: &H) {
     let trial = Trial::of("a_replay_changes_nothing", harness).await;
     let claim = trial.claim("done");
@@ -208,10 +209,10 @@ pub async fn a_replay_changes_nothing<H: Harness>(harness: &H) {
     trial.unchanged(&claim, &before, "a replay").await;
 }
 
-/// A claim whose future is dropped half-way is done or not done; it blocks nobody, and repeating it with the
-/// same owner settles it.
+/// Cancellation: a claim whose future is dropped half-way was applied or not. It blocks no other caller, and repeating
+/// it with the same owner settles it.
 ///
-/// Otherwise a caller that hangs up at the wrong moment stops the key, or the whole store.
+/// Otherwise a caller that hangs up at the wrong moment blocks the key, or the whole store.
 pub async fn a_dropped_claim_is_settled_by_repeating_it<H: Harness>(harness: &H) {
     let trial = Trial::of("a_dropped_claim_is_settled_by_repeating_it", harness).await;
     for polls in 1..=4 {
@@ -234,16 +235,16 @@ pub async fn a_dropped_claim_is_settled_by_repeating_it<H: Harness>(harness: &H)
             trial.equal(trial.finish(ticket, completed("ok")).await, Finished::Recorded, "the outcome");
             trial.meet(&Claim { owner: Owner::random(), ..claim.clone() }, "replay").await;
         };
-        if tokio::time::timeout(DROPPED_PATIENCE, settled).await.is_err() {
+        if tokio::time::timeout(DROPPED_TIMEOUT, settled).await.is_err() {
             trial.fail("a dropped claim blocks the store");
         }
-        // Somebody else may find a dropped claim granted, and has to wait for its lease; never an error.
+        // Another caller may find that the dropped claim was granted, and then waits for its lease; never an error.
         let other = trial.claim(&format!("other after {polls}"));
         drop(trial.store.claim(Claim { lease_ms: LONG_MS, ..other.clone() }));
         match trial.ask(&Claim { owner: Owner::random(), ..other }).await {
             Claimed::Run(_) | Claimed::InFlight(_) => {}
             answer => {
-                trial.fail(format_args!("after a dropped claim the next is answered {}", name(&answer)))
+                trial.fail(format_args!("after a dropped claim the next one was answered {}", name(&answer)))
             }
         }
     }

@@ -1,4 +1,4 @@
-//! One law in one store: a tenant of its own, and questions whose wrong answers name the law.
+//! Context of one law on one store: its own tenant, and checks that name the law when they fail.
 
 use std::fmt::{Debug, Display};
 use std::future::Future;
@@ -21,19 +21,21 @@ use crate::store::{
     Renewed, Store, StoreError, Ticket,
 };
 
-/// A lease no law outlives: its owner is alive, however slow the machine.
+/// A lease longer than any law runs: its owner is alive, however slow the machine.
 pub(super) const LONG_MS: u64 = 600_000;
-/// A lease or retention that is there to end.
+/// A lease or retention that is meant to expire.
 pub(super) const SHORT_MS: u64 = 40;
-/// The rules all fingerprints are made by, unless a law is about other rules.
+/// The recipe of all fingerprints, unless a law is about another one.
 pub(super) const RECIPE: u64 = 1;
-/// How long a store may put a law off because others hold the record, and how often it is asked meanwhile.
-const HELD_PATIENCE: Duration = Duration::from_secs(30);
-/// How long a sweep may hold what has expired: much less than until another law sweeps, or expiry would be known by that.
-const SWEPT_PATIENCE: Duration = Duration::from_secs(5);
-const ASK_AGAIN: Duration = Duration::from_millis(5);
+/// How long a store may answer that a record is locked.
+const LOCKED_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a sweep may lock expired records. Much shorter than until another law's sweep, which would hide a missing
+/// expiry.
+const SWEEP_TIMEOUT: Duration = Duration::from_secs(5);
+/// Pause between retries.
+const RETRY_PAUSE: Duration = Duration::from_millis(5);
 
-/// One law in one store.
+/// One law on one store.
 pub(super) struct Trial<S> {
     law: &'static str,
     tenant: String,
@@ -70,7 +72,7 @@ impl<S: Store> Trial<S> {
         }
     }
 
-    /// The store's answer; an error where none is due breaks the law.
+    /// The store's answer; an unexpected error breaks the law.
     pub(super) fn answered<T>(&self, answer: Result<T, StoreError>) -> T {
         answer.unwrap_or_else(|error| self.fail(format_args!("the store failed: {error}")))
     }
@@ -83,7 +85,7 @@ impl<S: Store> Trial<S> {
         intent_of(&self.tenant, operation, key)
     }
 
-    /// An opaque claim by a new owner, on a lease that does not end.
+    /// An opaque claim by a new owner, with a lease that does not end.
     pub(super) fn claim(&self, key: &str) -> Claim {
         self.claim_of(self.intent("conformance", key))
     }
@@ -91,7 +93,7 @@ impl<S: Store> Trial<S> {
     pub(super) fn claim_of(&self, intent: Intent) -> Claim {
         Claim {
             intent,
-            fingerprint: asked(1),
+            fingerprint: fingerprint(1),
             owner: Owner::random(),
             effect: Effect::Opaque,
             lease_ms: LONG_MS,
@@ -102,22 +104,20 @@ impl<S: Store> Trial<S> {
         self.answered(self.store.claim(claim.clone()).await)
     }
 
-    /// The claim has to be granted. While an open transaction holds the key that cannot be told yet: the claim is
-    /// asked again.
+    /// The claim has to be granted. Retries while an open transaction has locked the key.
     pub(super) async fn run(&self, claim: &Claim) -> Ticket {
         let began = Instant::now();
         loop {
             match self.ask(claim).await {
                 Claimed::Run(ticket) => return ticket,
-                Claimed::InFlight(met) if began.elapsed() < held_for(&met) => {}
-                other => self.fail(format_args!("the claim was not granted but answered {}", name(&other))),
+                Claimed::InFlight(met) if began.elapsed() < locked_for(&met) => {}
+                other => self.fail(format_args!("the claim was answered {}, not granted", name(&other))),
             }
-            tokio::time::sleep(ASK_AGAIN).await;
+            tokio::time::sleep(RETRY_PAUSE).await;
         }
     }
 
-    /// The answer to a change. "Busy, and nothing was applied" is none yet: others hold the record, so it is asked
-    /// again.
+    /// The answer to a change. Retries while it is "busy, and not applied": the record is locked.
     async fn changed<T, F>(&self, change: impl Fn() -> F) -> T
     where
         F: Future<Output = Result<T, StoreError>>,
@@ -125,14 +125,14 @@ impl<S: Store> Trial<S> {
         let began = Instant::now();
         loop {
             match change().await {
-                Err(error) if is_busy(&error) && began.elapsed() < HELD_PATIENCE => {}
+                Err(error) if is_busy(&error) && began.elapsed() < LOCKED_TIMEOUT => {}
                 answer => return self.answered(answer),
             }
-            tokio::time::sleep(ASK_AGAIN).await;
+            tokio::time::sleep(RETRY_PAUSE).await;
         }
     }
 
-    /// The claim has to run into a record: `in flight`, `replay` or `uncertain`.
+    /// The claim has to meet a record: `in flight`, `replay` or `uncertain`.
     pub(super) async fn meet(&self, claim: &Claim, wanted: &str) -> Existing {
         let answer = self.ask(claim).await;
         let found = name(&answer);
@@ -162,7 +162,7 @@ impl<S: Store> Trial<S> {
         ticket
     }
 
-    /// The record, which has to be there.
+    /// The record, which has to exist.
     pub(super) async fn record(&self, claim: &Claim) -> Record {
         let record = self.answered(self.store.get(claim.intent.id()).await);
         record.unwrap_or_else(|| self.fail("the record is gone"))
@@ -174,7 +174,7 @@ impl<S: Store> Trial<S> {
         record.state_at(now).unwrap_or_else(|| self.fail("an expired record is shown"))
     }
 
-    /// The record is what it was.
+    /// The record has not changed.
     pub(super) async fn unchanged(&self, claim: &Claim, before: &Record, by: &str) {
         let after = self.record(claim).await;
         let same = after.intent == before.intent
@@ -191,7 +191,7 @@ impl<S: Store> Trial<S> {
         self.changed(|| self.store.decide(claim.intent.id(), decide.clone())).await
     }
 
-    /// Decides about the record as it is now; the decision has to be taken.
+    /// Decides about the record as it is now; the decision has to be accepted.
     pub(super) async fn ruled(&self, claim: &Claim, ruling: Ruling, outcome: Option<Outcome>) {
         let seen = self.record(claim).await.head.epoch;
         let decide = Decide { outcome, ..decision(seen, ruling) };
@@ -201,14 +201,14 @@ impl<S: Store> Trial<S> {
         }
     }
 
-    /// A page of this law's own tenant.
+    /// A page of this law's tenant.
     pub(super) async fn page(&self, filter: Filter) -> Page {
         let tenant = filter.tenant.or_else(|| Some(self.tenant.clone()));
         let limit = if filter.limit == 0 { 100 } else { filter.limit };
         self.answered(self.store.list(Filter { tenant, limit, ..filter }).await)
     }
 
-    /// The keys on a page of this law's own tenant, sorted.
+    /// The keys on a page of this law's tenant, sorted.
     pub(super) async fn keys(&self, filter: Filter) -> Vec<String> {
         let page = self.page(filter).await;
         let mut keys: Vec<_> = page.records.iter().map(|it| it.intent.key().as_str().to_owned()).collect();
@@ -230,14 +230,14 @@ impl<S: Store> Trial<S> {
         harness.pass(&self.store, until).await;
     }
 
-    /// Claims on a short lease and lets it run out.
+    /// Claims with a short lease and lets it expire.
     pub(super) async fn lapsed(&self, harness: &impl Harness<Store = S>, claim: &Claim) -> Ticket {
         let ticket = self.run(&Claim { lease_ms: SHORT_MS, ..claim.clone() }).await;
         harness.pass(&self.store, ticket.lease_until).await;
         ticket
     }
 
-    /// Finishes with a short retention and lets it end.
+    /// Finishes with a short retention and lets it expire.
     pub(super) async fn expired(&self, harness: &impl Harness<Store = S>, claim: &Claim) -> Ticket {
         let finish = Finish { retention: Retention::Ms(SHORT_MS), ..completed("forgotten") };
         let ticket = self.done(claim, finish).await;
@@ -245,25 +245,27 @@ impl<S: Store> Trial<S> {
         ticket
     }
 
-    /// The same data opened anew; `None` where the store keeps nothing.
+    /// Reopens the same data; `None` if the store is not durable.
     pub(super) async fn reopened(self, harness: &impl Harness<Store = S>) -> Option<Self> {
         let durable = self.store.capabilities().durable;
         let Self { law, tenant, store } = self;
-        let store = Arc::into_inner(store).expect("nobody else has the store");
+        let store = Arc::into_inner(store).expect("no other reference to the store");
         match harness.reopen(store).await {
             Some(store) => Some(Self { law, tenant, store: Arc::new(store) }),
-            None if durable => panic!("the law {law} cannot be judged: a durable store must be reopened"),
+            None if durable => {
+                panic!("the law {law} cannot be tested: the harness must reopen a durable store")
+            }
             None => None,
         }
     }
 
-    /// Runs the same in many tasks at once and returns what each brought.
+    /// Runs the same in many tasks at once and returns their results.
     pub(super) async fn together<T, F>(&self, tasks: usize, task: impl Fn(Self, usize) -> F) -> Vec<T>
     where
         T: Send + 'static,
         F: Future<Output = T> + Send + 'static,
     {
-        // All wait at the barrier first: else the first task is through before the last one was spawned.
+        // All wait at the barrier first: else the first task ends before the last one is spawned.
         let barrier = Arc::new(tokio::sync::Barrier::new(tasks));
         let mut set = JoinSet::new();
         for number in 0..tasks {
@@ -273,27 +275,27 @@ impl<S: Store> Trial<S> {
                 work.await
             });
         }
-        let mut brought = Vec::with_capacity(tasks);
+        let mut results = Vec::with_capacity(tasks);
         while let Some(joined) = set.join_next().await {
             match joined {
-                Ok(it) => brought.push(it),
+                Ok(it) => results.push(it),
                 Err(error) => match error.try_into_panic() {
                     Ok(panic) => std::panic::resume_unwind(panic),
                     Err(_) => self.fail("a task was cancelled"),
                 },
             }
         }
-        brought
+        results
     }
 }
 
-/// How long a key may be in flight for an open transaction, and not for the owner of a claim. Under nobody: the same
-/// claim, say, sent a moment before. Under a record that has an expiry: a sweep.
-fn held_for(met: &Existing) -> Duration {
+/// How long a key may be in flight because of an open transaction, not because of a claim. Without an owner: for
+/// example the same claim, sent a moment before. Under a record with an expiry: a sweep.
+fn locked_for(met: &Existing) -> Duration {
     let head = &met.record.head;
-    match (head.owner == Owner::NOBODY, head.expires_at) {
-        (true, _) => HELD_PATIENCE,
-        (false, Some(_)) => SWEPT_PATIENCE,
+    match (head.owner == Owner::NONE, head.expires_at) {
+        (true, _) => LOCKED_TIMEOUT,
+        (false, Some(_)) => SWEEP_TIMEOUT,
         (false, None) => Duration::ZERO,
     }
 }
@@ -313,13 +315,13 @@ pub(super) fn name(claimed: &Claimed) -> &'static str {
 }
 
 pub(super) fn intent_of(tenant: &str, operation: &str, key: &str) -> Intent {
-    let scope = Scope::tenant(tenant).expect("the laws name tenants well");
-    let operation = Operation::new(operation).expect("the laws name operations well");
-    Intent::new(scope, operation, Key::new(key).expect("the laws name keys well"))
+    let scope = Scope::tenant(tenant).expect("a valid tenant");
+    let operation = Operation::new(operation).expect("a valid operation");
+    Intent::new(scope, operation, Key::new(key).expect("a valid key"))
 }
 
 /// The fingerprint of the `number`th request.
-pub(super) fn asked(number: u8) -> Fingerprint {
+pub(super) fn fingerprint(number: u8) -> Fingerprint {
     Fingerprint::from_parts([number; 32], RECIPE)
 }
 

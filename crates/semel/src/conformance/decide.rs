@@ -1,4 +1,4 @@
-//! Laws of decisions: what a person or a lookup may settle, and what is kept of it.
+//! Laws of decisions: what an operator or a lookup may decide, and which note is kept.
 
 use super::Harness;
 use super::context::{LONG_MS, SHORT_MS, Trial, completed, decision, finish};
@@ -12,7 +12,7 @@ const APPLIED: Ruling = Ruling::Applied(Verdict::Completed);
 
 /// An intent decided as applied replays the outcome that was found, and keeps who decided, why and when.
 ///
-/// Otherwise nobody can tell later why the customer was told "paid".
+/// Otherwise it is not known later why the customer got the answer "paid".
 pub async fn an_applied_intent_is_replayed<H: Harness>(harness: &H) {
     let trial = Trial::of("an_applied_intent_is_replayed", harness).await;
     let said = trial.claim("said so");
@@ -56,9 +56,9 @@ pub async fn a_not_applied_intent_runs_again<H: Harness>(harness: &H) {
     }
 }
 
-/// The note of a decision is still there when the intent is claimed and finished again.
+/// The note of a decision is kept when the intent is claimed and finished again.
 ///
-/// Otherwise the trace of "not applied, run it again" is gone as soon as it matters.
+/// Otherwise the trace of "not applied, run it again" is gone when it is needed.
 pub async fn a_note_survives_the_next_claim<H: Harness>(harness: &H) {
     let trial = Trial::of("a_note_survives_the_next_claim", harness).await;
     let claim = trial.claim("one");
@@ -74,7 +74,7 @@ pub async fn a_note_survives_the_next_claim<H: Harness>(harness: &H) {
 
 /// After a decision the last owner is stale: it can neither finish nor renew.
 ///
-/// Otherwise a zombie changes an answer that a person has signed.
+/// Otherwise a zombie changes an answer that a person has decided.
 pub async fn a_decision_fences_the_last_owner<H: Harness>(harness: &H) {
     let trial = Trial::of("a_decision_fences_the_last_owner", harness).await;
     for (key, ruling) in [("applied", APPLIED), ("not applied", Ruling::NotApplied)] {
@@ -93,9 +93,9 @@ pub async fn a_decision_fences_the_last_owner<H: Harness>(harness: &H) {
     }
 }
 
-/// A decision is about the record that was looked at; if that has changed, or is gone, it is stale.
+/// A decision is about the epoch that was seen; if the record has changed, or is gone, it is stale.
 ///
-/// Otherwise two people decide the same payment, and the second one undoes the first.
+/// Otherwise two people decide on the same payment, and the second one overrides the first.
 pub async fn a_decision_about_something_older_is_stale<H: Harness>(harness: &H) {
     let trial = Trial::of("a_decision_about_something_older_is_stale", harness).await;
     let claim = trial.claim("one");
@@ -108,13 +108,13 @@ pub async fn a_decision_about_something_older_is_stale<H: Harness>(harness: &H) 
     }
     trial.unchanged(&claim, &before, "a stale decision").await;
 
-    // It is uncertain again, but that is another doubt than the one that was looked at.
+    // It is uncertain again, but under another epoch than the one that was seen.
     let doubted = trial.claim("twice");
     let first = trial.done(&doubted, finish(Verdict::Uncertain, None)).await;
     trial.ruled(&doubted, Ruling::NotApplied, None).await;
     trial.done(&trial.claim("twice"), finish(Verdict::Uncertain, None)).await;
     let answer = trial.decide(&doubted, decision(first.epoch, Ruling::NotApplied)).await;
-    trial.check(matches!(answer, Decided::Stale), format_args!("a later doubt: {answer:?}"));
+    trial.check(matches!(answer, Decided::Stale), format_args!("a later uncertain state: {answer:?}"));
 
     let unknown = trial.claim("unknown");
     let answer = trial.decide(&unknown, decision(ticket.epoch, APPLIED)).await;
@@ -125,9 +125,9 @@ pub async fn a_decision_about_something_older_is_stale<H: Harness>(harness: &H) 
     trial.check(matches!(answer, Decided::Stale), format_args!("an expired intent: {answer:?}"));
 }
 
-/// A live claim is not decided over.
+/// A live claim cannot be decided.
 ///
-/// Otherwise a person who is too quick makes an effect happen twice: once by the owner, once by the retry.
+/// Otherwise a hasty decision makes the effect happen twice: once by the owner, once by the retry.
 pub async fn a_live_claim_is_not_decided_over<H: Harness>(harness: &H) {
     let trial = Trial::of("a_live_claim_is_not_decided_over", harness).await;
     let claim = trial.claim("one");
@@ -142,9 +142,9 @@ pub async fn a_live_claim_is_not_decided_over<H: Harness>(harness: &H) {
     trial.equal(trial.finish(ticket, completed("mine")).await, Finished::Recorded, "the owner's outcome");
 }
 
-/// A remembered outcome that is released runs again, under a higher epoch.
+/// A stored outcome that is released runs again, under a higher epoch.
 ///
-/// Otherwise a wrong answer, once stored, is given until retention ends.
+/// Otherwise a wrong answer is replayed until its retention ends.
 pub async fn a_released_outcome_runs_again<H: Harness>(harness: &H) {
     let trial = Trial::of("a_released_outcome_runs_again", harness).await;
     for (key, verdict) in [("done", Verdict::Completed), ("refused", Verdict::FailedFinal)] {
@@ -159,9 +159,9 @@ pub async fn a_released_outcome_runs_again<H: Harness>(harness: &H) {
     }
 }
 
-/// "Uncertain" is no decision, an open intent is not released, and a finished one is not decided again.
+/// "Uncertain" is not a decision, an uncertain intent cannot be released, and a finished one cannot be decided again.
 ///
-/// Otherwise a slip of the hand at the console runs a payment again.
+/// Otherwise a typo at the console runs a payment again.
 pub async fn a_decision_fits_the_state<H: Harness>(harness: &H) {
     let trial = Trial::of("a_decision_fits_the_state", harness).await;
     let open = trial.claim("open");
@@ -188,12 +188,12 @@ pub async fn a_decision_fits_the_state<H: Harness>(harness: &H) {
     }
 }
 
-/// Who and why are kept up to their bounds, cut between two characters.
+/// `by` and `why` are kept up to their limits, cut at a character boundary.
 ///
 /// Otherwise a long note is an error at the worst moment, or the record cannot be read again.
 pub async fn a_note_is_cut_between_characters<H: Harness>(harness: &H) {
     let trial = Trial::of("a_note_is_cut_between_characters", harness).await;
-    // Two-byte characters shifted by one byte: the bound falls into the middle of one.
+    // Two-byte characters shifted by one byte: the limit falls into the middle of one.
     let long = |bytes: usize| format!("x{}", "ä".repeat(bytes));
     for (key, by, why, by_kept, why_kept) in [
         ("long", long(200), long(2_000), 199, 1_999),
@@ -211,9 +211,9 @@ pub async fn a_note_is_cut_between_characters<H: Harness>(harness: &H) {
     }
 }
 
-/// A decision's outcome has a size and a retention like any other.
+/// A decision's outcome has the same size limit and retention as any other.
 ///
-/// Otherwise what a person settled is forgotten at once, never, or breaks the store.
+/// Otherwise it expires at once, or never, or breaks the store.
 pub async fn a_decided_outcome_is_kept_like_any_other<H: Harness>(harness: &H) {
     let trial = Trial::of("a_decided_outcome_is_kept_like_any_other", harness).await;
     let claim = trial.claim("one");
@@ -223,7 +223,7 @@ pub async fn a_decided_outcome_is_kept_like_any_other<H: Harness>(harness: &H) {
     let decide = Decide { outcome: Some(large), ..decision(ticket.epoch, APPLIED) };
     match trial.store.decide(claim.intent.id(), decide).await {
         Err(error) => trial.equal(error.kind(), ErrorKind::TooLarge, "the kind of error"),
-        Ok(answer) => trial.fail(format_args!("too large an outcome was answered {answer:?}")),
+        Ok(answer) => trial.fail(format_args!("an outcome that is too large was answered {answer:?}")),
     }
     trial.unchanged(&claim, &before, "a refused decision").await;
 

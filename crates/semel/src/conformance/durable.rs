@@ -1,4 +1,4 @@
-//! Laws of opening again: what was acknowledged is there. Stores that keep nothing have nothing to show.
+//! Laws of durability: what was acknowledged survives a restart. Stores that are not durable skip them.
 
 use super::Harness;
 use super::context::{Trial, completed, decision, finish};
@@ -10,7 +10,7 @@ use crate::store::{Claim, Decide, Decided, Finished};
 
 /// A claim in progress is in progress after reopening, and its owner may finish it.
 ///
-/// Otherwise a restart of the store lets everybody run what is running.
+/// Otherwise a restart of the store lets others run what is already running.
 pub async fn reopening_keeps_a_claim<H: Harness>(harness: &H) {
     let trial = Trial::of("reopening_keeps_a_claim", harness).await;
     let claim = Claim { effect: Effect::Keyed, ..trial.claim("one") };
@@ -28,7 +28,7 @@ pub async fn reopening_keeps_a_claim<H: Harness>(harness: &H) {
 
 /// A finished outcome is replayed byte for byte after reopening.
 ///
-/// Otherwise everything that was done is done again after a restart.
+/// Otherwise finished work runs again after a restart.
 pub async fn reopening_keeps_an_outcome<H: Harness>(harness: &H) {
     let trial = Trial::of("reopening_keeps_an_outcome", harness).await;
     let bytes: Vec<u8> = (0..=u8::MAX).cycle().take(100_000).collect();
@@ -46,9 +46,9 @@ pub async fn reopening_keeps_an_outcome<H: Harness>(harness: &H) {
     trial.equal(trial.finish(ticket, completed("known")).await, Finished::Recorded, "its certain outcome");
 }
 
-/// A decision and its note are there after reopening.
+/// A decision and its note survive reopening.
 ///
-/// Otherwise nobody can show later who decided.
+/// Otherwise it cannot be shown later who decided.
 pub async fn reopening_keeps_a_decision<H: Harness>(harness: &H) {
     let trial = Trial::of("reopening_keeps_a_decision", harness).await;
     let claim = trial.claim("one");
@@ -67,9 +67,9 @@ pub async fn reopening_keeps_a_decision<H: Harness>(harness: &H) {
     trial.run(&trial.claim("one")).await;
 }
 
-/// Epochs go on rising after reopening, also when every record was swept before.
+/// Epochs keep rising after reopening, even if every record was swept before.
 ///
-/// Otherwise a zombie that outlived the restart holds the ticket of the one who works now.
+/// Otherwise a zombie that outlived the restart holds the ticket of the current owner.
 pub async fn epochs_rise_over_reopening<H: Harness>(harness: &H) {
     let trial = Trial::of("epochs_rise_over_reopening", harness).await;
     let claim = trial.claim("one");

@@ -1,4 +1,4 @@
-//! Laws of finishing: whose outcome is taken, and whose is not.
+//! Laws of finishing: fencing by owner and epoch, and which outcome is recorded.
 
 use super::Harness;
 use super::context::{Trial, completed, finish};
@@ -8,15 +8,15 @@ use crate::intent::policy::{Effect, Retention};
 use crate::intent::state::{Ruling, State};
 use crate::store::{Claim, Finish, Finished, Renewed, Ticket};
 
-/// Only the owner finishes its claim.
+/// Only the owner can finish its claim.
 ///
-/// Otherwise a process that read the epoch somewhere, or guessed it, answers for somebody else's work.
+/// Otherwise a process that read or guessed the epoch finishes another owner's work.
 pub async fn finish_is_fenced_by_owner<H: Harness>(harness: &H) {
     let trial = Trial::of("finish_is_fenced_by_owner", harness).await;
     let claim = trial.claim("one");
     let ticket = trial.run(&claim).await;
     let before = trial.record(&claim).await;
-    for owner in [Owner::random(), Owner::NOBODY] {
+    for owner in [Owner::random(), Owner::NONE] {
         let stranger = Ticket { owner, ..ticket };
         trial.equal(
             trial.finish(stranger, completed("theirs")).await,
@@ -28,14 +28,14 @@ pub async fn finish_is_fenced_by_owner<H: Harness>(harness: &H) {
     trial.equal(trial.finish(ticket, completed("mine")).await, Finished::Recorded, "the owner's outcome");
 }
 
-/// Only the claim's own epoch finishes it: an earlier one is stale although the token is the same, and a
-/// later one was never given out.
+/// Only the claim's own epoch can finish it: an earlier one is stale even with the same owner token, and a later one
+/// was never issued.
 ///
-/// Otherwise a zombie overwrites the result of the one who took over.
+/// Otherwise a zombie overwrites the result of the new owner.
 pub async fn finish_is_fenced_by_epoch<H: Harness>(harness: &H) {
     let trial = Trial::of("finish_is_fenced_by_epoch", harness).await;
     let claim = trial.claim("one");
-    // The token stays the same on purpose: only the epoch tells the two claims apart.
+    // The same token on purpose: only the epoch differs.
     let first = trial.done(&claim, Finish::release(Retention::DAY)).await;
     let second = trial.run(&claim).await;
     trial.check(second.epoch > first.epoch, "the second claim has no higher epoch");
@@ -53,9 +53,9 @@ pub async fn finish_is_fenced_by_epoch<H: Harness>(harness: &H) {
     trial.equal(trial.finish(second, completed("mine")).await, Finished::Recorded, "the owner's outcome");
 }
 
-/// A stale outcome changes nothing, whatever became of the record since.
+/// A stale outcome changes nothing, whatever happened to the record since.
 ///
-/// Otherwise a process that wakes up after an hour undoes what was done without it.
+/// Otherwise a process that wakes up after an hour overwrites newer results.
 pub async fn a_stale_finish_changes_nothing<H: Harness>(harness: &H) {
     let trial = Trial::of("a_stale_finish_changes_nothing", harness).await;
     let successors = [
@@ -77,17 +77,17 @@ pub async fn a_stale_finish_changes_nothing<H: Harness>(harness: &H) {
     }
 }
 
-/// The last owner's outcome is taken after its lease ran out, as long as nobody claimed or decided since.
+/// The last owner's outcome is accepted after its lease expired, if no claim or decision came since.
 ///
-/// Otherwise a pause of the garbage collector turns a payment that was made, and is known to be made, into
-/// one a person has to look up.
+/// Otherwise a garbage collector pause turns a payment that is known to be made into one that an operator has to look
+/// up.
 pub async fn a_late_outcome_is_taken<H: Harness>(harness: &H) {
     let trial = Trial::of("a_late_outcome_is_taken", harness).await;
     for effect in Effect::ALL {
         let claim = Claim { effect, ..trial.claim(effect.as_str()) };
         let ticket = trial.lapsed(harness, &claim).await;
         if effect == Effect::Opaque {
-            // That others were told "uncertain" does not make it less known.
+            // Even after others got "uncertain".
             trial.meet(&trial.claim(effect.as_str()), "uncertain").await;
         }
         let late = completed("late but true");
@@ -97,9 +97,9 @@ pub async fn a_late_outcome_is_taken<H: Harness>(harness: &H) {
     }
 }
 
-/// An owner that said "uncertain" may still say how it ended; once certain, that stands.
+/// An owner that finished as uncertain may still report the real outcome, which then stands.
 ///
-/// Otherwise the answer that arrives a second after the timeout is thrown away.
+/// Otherwise an answer that arrives a second after the timeout is discarded.
 pub async fn an_uncertain_outcome_is_made_certain_by_its_owner<H: Harness>(harness: &H) {
     let trial = Trial::of("an_uncertain_outcome_is_made_certain_by_its_owner", harness).await;
     for (key, verdict, then) in [
@@ -123,11 +123,11 @@ pub async fn an_uncertain_outcome_is_made_certain_by_its_owner<H: Harness>(harne
     }
 }
 
-/// What an owner calls uncertain is uncertain for all, whatever protects the effect.
+/// An uncertain outcome is uncertain for every claimant, whatever the effect.
 ///
-/// Otherwise "I do not know" is run again as if it were "it did not happen".
-pub async fn an_uncertain_outcome_runs_for_nobody<H: Harness>(harness: &H) {
-    let trial = Trial::of("an_uncertain_outcome_runs_for_nobody", harness).await;
+/// Otherwise "not known" runs again as if it were "did not happen".
+pub async fn an_uncertain_outcome_runs_for_no_caller<H: Harness>(harness: &H) {
+    let trial = Trial::of("an_uncertain_outcome_runs_for_no_caller", harness).await;
     for effect in Effect::ALL {
         let claim = Claim { effect, ..trial.claim(effect.as_str()) };
         let ticket = trial.done(&claim, finish(Verdict::Uncertain, None)).await;
@@ -136,35 +136,38 @@ pub async fn an_uncertain_outcome_runs_for_nobody<H: Harness>(harness: &H) {
             let met = trial.meet(&next, "uncertain").await;
             trial.equal(met.record.head.epoch, ticket.epoch, "the epoch of the uncertain claim");
         }
-        // Not even for the owner: it knows no more than it said.
+        // Not even for the owner.
         trial.meet(&claim, "uncertain").await;
     }
 }
 
-/// A retryable failure runs again at once, under a higher epoch, and counts as a further attempt.
+/// A retryable failure runs again at once, under a higher epoch, as the next attempt.
 ///
-/// Otherwise a failure that is known to have done nothing blocks the key until retention ends.
+/// Otherwise a failure that is known to have had no effect blocks the key until its retention ends.
 pub async fn a_retryable_failure_runs_again_at_once<H: Harness>(harness: &H) {
     let trial = Trial::of("a_retryable_failure_runs_again_at_once", harness).await;
     let refused = finish(Verdict::FailedRetryable, Some(Outcome::new(503, "try again")));
     let first = trial.done(&trial.claim("one"), refused.clone()).await;
     let created = trial.record(&trial.claim("one")).await.created_at;
-    trial.equal(trial.record(&trial.claim("one")).await.outcome, refused.outcome, "what is known of it");
+    trial.equal(
+        trial.record(&trial.claim("one")).await.outcome,
+        refused.outcome,
+        "the outcome of the failure",
+    );
     let claim = trial.claim("one");
     let second = trial.run(&claim).await;
     trial.check(second.epoch > first.epoch, "the next attempt has no higher epoch");
     trial.equal(second.attempt, 2, "the number of the next attempt");
     let record = trial.record(&claim).await;
     trial.equal(record.created_at, created, "when the intent was first claimed");
-    trial.equal(record.outcome, None, "the outcome of an attempt under way");
+    trial.equal(record.outcome, None, "the outcome of an attempt in progress");
     trial.meet(&trial.claim("one"), "in flight").await;
 }
 
-/// A retryable failure of a keyed attempt is uncertain to one who would run it without the key, until
-/// somebody has decided.
+/// A retryable failure of a keyed attempt is uncertain to a claimant without the downstream's key, until it is decided.
 ///
-/// Otherwise a deploy that drops the downstream's key charges again what an attempt before the failed one may
-/// have charged: a failure speaks for its own attempt alone.
+/// Otherwise a deploy that drops the key charges again what an attempt before the failed one may have charged: a
+/// failure only covers its own attempt.
 pub async fn a_keyed_failure_is_uncertain_to_an_opaque_claimant<H: Harness>(harness: &H) {
     let trial = Trial::of("a_keyed_failure_is_uncertain_to_an_opaque_claimant", harness).await;
     let keyed = |key| Claim { effect: Effect::Keyed, ..trial.claim(key) };
@@ -177,21 +180,29 @@ pub async fn a_keyed_failure_is_uncertain_to_an_opaque_claimant<H: Harness>(harn
     trial.run(&trial.claim("two")).await;
 }
 
-/// A claim given back runs again at once, under a higher epoch.
+/// A released claim runs again at once, under a higher epoch.
 ///
-/// Otherwise a process that drains for a restart leaves its keys blocked behind it.
+/// Otherwise a process that drains for a restart leaves its keys blocked.
 pub async fn a_released_claim_runs_again_at_once<H: Harness>(harness: &H) {
     let trial = Trial::of("a_released_claim_runs_again_at_once", harness).await;
     let first = trial.done(&trial.claim("one"), Finish::release(Retention::DAY)).await;
     let second = trial.run(&trial.claim("one")).await;
     trial.check(second.epoch > first.epoch, "the next claim has no higher epoch");
-    trial.equal(trial.finish(first, completed("old")).await, Finished::Stale, "who gave it back");
-    trial.equal(trial.finish(second, completed("new")).await, Finished::Recorded, "who has it");
+    trial.equal(
+        trial.finish(first, completed("old")).await,
+        Finished::Stale,
+        "the outcome of the owner that released it",
+    );
+    trial.equal(
+        trial.finish(second, completed("new")).await,
+        Finished::Recorded,
+        "the outcome of the new owner",
+    );
 }
 
-/// Finishing or renewing what the store never heard of is stale, and makes no record.
+/// Finishing or renewing an unknown claim is stale, and creates no record.
 ///
-/// Otherwise the outcome of a record that was swept, or of another store, appears out of nothing.
+/// Otherwise the outcome of a swept record, or of another store, appears out of nowhere.
 pub async fn an_unknown_ticket_is_stale<H: Harness>(harness: &H) {
     let trial = Trial::of("an_unknown_ticket_is_stale", harness).await;
     let known = trial.run(&trial.claim("known")).await;

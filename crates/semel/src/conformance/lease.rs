@@ -1,4 +1,4 @@
-//! Laws of leases: who is believed alive, and what may happen when nobody is.
+//! Laws of leases: how long a claim is live, and what may happen after it lapsed.
 
 use super::Harness;
 use super::context::{LONG_MS, SHORT_MS, Trial, completed};
@@ -9,7 +9,7 @@ use crate::store::{Claim, Finished, Renewed, Ticket};
 
 /// The store's clock does not go back.
 ///
-/// Otherwise a lease that ran out runs again, and two believe in it.
+/// Otherwise an expired lease becomes valid again, and two owners rely on it.
 pub async fn the_clock_does_not_go_backwards<H: Harness>(harness: &H) {
     let trial = Trial::of("the_clock_does_not_go_backwards", harness).await;
     let mut last = trial.now().await;
@@ -19,13 +19,13 @@ pub async fn the_clock_does_not_go_backwards<H: Harness>(harness: &H) {
         last = now;
     }
     trial.wait(harness, 3).await;
-    trial.check(trial.now().await.since_ms(last) >= 3, "the clock stands still");
+    trial.check(trial.now().await.since_ms(last) >= 3, "the clock does not advance");
 }
 
-/// A lease is counted from the store's clock, to the millisecond: at the claim and at each renewal.
+/// A lease is counted by the store's clock, to the millisecond: at the claim and at each renewal.
 ///
-/// Otherwise machines whose clocks differ disagree about who is alive; one published test counted 168
-/// leases that ended early that way.
+/// Otherwise machines whose clocks differ disagree about which claims are live; one published test counted 168 leases
+/// that ended early that way.
 pub async fn a_lease_runs_by_the_stores_clock<H: Harness>(harness: &H) {
     let trial = Trial::of("a_lease_runs_by_the_stores_clock", harness).await;
     let claim = trial.claim("one");
@@ -47,7 +47,7 @@ pub async fn a_lease_runs_by_the_stores_clock<H: Harness>(harness: &H) {
     trial.equal(trial.record(&claim).await.head.lease_until, until, "the renewed lease in the record");
 }
 
-/// An opaque claim whose lease ran out is uncertain for everybody, its owner included. Nobody runs it again.
+/// An opaque claim whose lease expired is uncertain for every claimant, its owner included. It never runs again.
 ///
 /// Otherwise a crash between charge and record charges twice.
 pub async fn a_lapsed_opaque_claim_is_uncertain<H: Harness>(harness: &H) {
@@ -65,9 +65,9 @@ pub async fn a_lapsed_opaque_claim_is_uncertain<H: Harness>(harness: &H) {
     trial.equal(trial.record(&claim).await.attempts, 1, "the number of attempts");
 }
 
-/// A claim whose effect is safe to repeat is taken over when its lease ran out, under a higher epoch.
+/// A claim whose effect is safe to repeat is taken over after its lease expired, under a higher epoch.
 ///
-/// Otherwise a dead process blocks a key for as long as the record is kept.
+/// Otherwise a crashed process blocks a key for as long as the record is kept.
 pub async fn a_lapsed_keyed_claim_runs_again<H: Harness>(harness: &H) {
     let trial = Trial::of("a_lapsed_keyed_claim_runs_again", harness).await;
     for effect in [Effect::Keyed, Effect::Atomic] {
@@ -82,9 +82,9 @@ pub async fn a_lapsed_keyed_claim_runs_again<H: Harness>(harness: &H) {
     }
 }
 
-/// A lease that ends later than any may has lapsed: it was given while the store's clock was far ahead.
+/// A lease that ends later than the longest allowed has lapsed: the store's clock was far ahead when it was granted.
 ///
-/// Otherwise a key that was claimed then is in flight until the clock gets there, perhaps in a year.
+/// Otherwise a key that was claimed then stays in flight until the clock gets there, perhaps in a year.
 pub async fn a_lease_longer_than_any_has_lapsed<H: Harness>(harness: &H) {
     let trial = Trial::of("a_lease_longer_than_any_has_lapsed", harness).await;
     let far = |claim: Claim| Claim { lease_ms: LEASE_MS_MAX + LONG_MS, ..claim };
@@ -102,28 +102,31 @@ pub async fn a_lease_longer_than_any_has_lapsed<H: Harness>(harness: &H) {
     let longest = Claim { lease_ms: LEASE_MS_MAX, ..trial.claim("longest") };
     let ticket = trial.run(&longest).await;
     trial.meet(&trial.claim("longest"), "in flight").await;
-    trial.check(matches!(trial.renew(ticket, LONG_MS).await, Renewed::Until(_)), "the longest lease is none");
+    trial.check(
+        matches!(trial.renew(ticket, LONG_MS).await, Renewed::Until(_)),
+        "the longest lease is not live",
+    );
 }
 
-/// A keyed claim that lapsed is uncertain to one who would run it without the key.
+/// A lapsed keyed claim is uncertain to a claimant without the downstream's key.
 ///
-/// Otherwise a deploy that drops the downstream's key charges again what the version before may have charged.
+/// Otherwise a deploy that drops the key charges again what the previous version may have charged.
 pub async fn a_lapsed_keyed_claim_is_uncertain_to_an_opaque_claimant<H: Harness>(harness: &H) {
     let trial = Trial::of("a_lapsed_keyed_claim_is_uncertain_to_an_opaque_claimant", harness).await;
     let keyed = Claim { effect: Effect::Keyed, ..trial.claim("one") };
     let first = trial.lapsed(harness, &keyed).await;
     let met = trial.meet(&trial.claim("one"), "uncertain").await;
     trial.equal(met.record.head.epoch, first.epoch, "the epoch of the claim in doubt");
-    // The doubt is the claimant's, not the record's: one who has the key may still take over.
+    // The record itself is not uncertain: a claimant with the key may still take over.
     trial.run(&Claim { effect: Effect::Keyed, ..trial.claim("one") }).await;
 }
 
-/// After a takeover the old owner's renewal and outcome are stale, and the new owner's are taken.
+/// After a takeover the old owner's renewal and outcome are stale, and the new owner's are accepted.
 ///
-/// Otherwise the answer of the run that lost is replayed, or both believe they hold the claim.
+/// Otherwise the outcome of the old run is replayed, or both owners believe they hold the claim.
 pub async fn a_takeover_fences_the_old_owner<H: Harness>(harness: &H) {
     let trial = Trial::of("a_takeover_fences_the_old_owner", harness).await;
-    // Once with another token, once with the same: a client that reuses its token is fenced by the epoch.
+    // With another token and with the same: a client that reuses its token is fenced by the epoch.
     for (key, same_token) in [("other token", false), ("same token", true)] {
         let claim = Claim { effect: Effect::Keyed, ..trial.claim(key) };
         let old = trial.lapsed(harness, &claim).await;
@@ -146,7 +149,7 @@ pub async fn a_takeover_fences_the_old_owner<H: Harness>(harness: &H) {
 /// Otherwise every effect that takes longer than a lease is uncertain, or runs twice.
 pub async fn renewing_extends_the_lease<H: Harness>(harness: &H) {
     let trial = Trial::of("renewing_extends_the_lease", harness).await;
-    // A machine may sleep through a short lease; that is no fault of the store, and a longer one is tried.
+    // A slow machine may miss a short lease; that is not the store's fault, so a longer one is tried.
     for lease_ms in [250, 1_000, 4_000] {
         let claim = Claim { lease_ms, ..trial.claim(&format!("lease of {lease_ms}")) };
         let ticket = trial.run(&claim).await;
@@ -158,16 +161,16 @@ pub async fn renewing_extends_the_lease<H: Harness>(harness: &H) {
         harness.pass(&trial.store, ticket.lease_until).await;
         trial.meet(&Claim { owner: Owner::random(), ..claim.clone() }, "in flight").await;
         trial.equal(trial.state(&claim).await, State::InProgress, "the state");
-        // The ticket stays good: its lease is a hint, its fence is the epoch.
+        // The ticket stays valid: the epoch fences it, its lease is only a hint.
         trial.equal(trial.finish(ticket, completed("slow")).await, Finished::Recorded, "the outcome");
         return;
     }
-    trial.fail("this machine slept through every lease");
+    trial.fail("this machine was too slow for every lease");
 }
 
 /// A lapsed claim is not renewed, and stays as it is.
 ///
-/// Otherwise one who was told "uncertain", and called a person, is wrong a moment later.
+/// Otherwise an answer of "uncertain", already passed to an operator, is wrong a moment later.
 pub async fn a_lapsed_claim_is_not_renewed<H: Harness>(harness: &H) {
     let trial = Trial::of("a_lapsed_claim_is_not_renewed", harness).await;
     for effect in Effect::ALL {
@@ -180,9 +183,9 @@ pub async fn a_lapsed_claim_is_not_renewed<H: Harness>(harness: &H) {
     trial.meet(&trial.claim("opaque"), "uncertain").await;
 }
 
-/// Only the owner renews, only under its own epoch, and only while it is at it.
+/// Only the owner can renew, only under its own epoch, and only while its claim is in progress.
 ///
-/// Otherwise a stranger keeps a dead claim alive, or a zombie its successor's.
+/// Otherwise a stranger keeps a dead claim alive, or a zombie that of its successor.
 pub async fn renew_is_fenced<H: Harness>(harness: &H) {
     let trial = Trial::of("renew_is_fenced", harness).await;
     let claim = trial.claim("one");
@@ -190,7 +193,7 @@ pub async fn renew_is_fenced<H: Harness>(harness: &H) {
     let before = trial.record(&claim).await;
     for wrong in [
         Ticket { owner: Owner::random(), ..ticket },
-        Ticket { owner: Owner::NOBODY, ..ticket },
+        Ticket { owner: Owner::NONE, ..ticket },
         Ticket { epoch: ticket.epoch.next(), ..ticket },
     ] {
         trial.equal(trial.renew(wrong, 2 * LONG_MS).await, Renewed::Stale, "a stranger's renewal");
@@ -202,9 +205,9 @@ pub async fn renew_is_fenced<H: Harness>(harness: &H) {
     trial.unchanged(&claim, &before, "the renewal of what is finished").await;
 }
 
-/// Renewing leaves everything but the lease as it was.
+/// Renewing changes only the lease.
 ///
-/// Otherwise a heartbeat makes an old claim look new, and nobody sees what hangs.
+/// Otherwise a heartbeat makes an old claim look new, and hung work is not noticed.
 pub async fn renewing_changes_the_lease_alone<H: Harness>(harness: &H) {
     let trial = Trial::of("renewing_changes_the_lease_alone", harness).await;
     let claim = trial.claim("one");

@@ -1,9 +1,9 @@
-//! Laws of looking: what people are shown when they ask what is open.
+//! Laws of `get`, `look` and `list`: what operators see.
 
 use std::collections::HashMap;
 
 use super::Harness;
-use super::context::{SHORT_MS, Trial, asked, completed, finish, intent_of};
+use super::context::{SHORT_MS, Trial, completed, fingerprint, finish, intent_of};
 use crate::intent::identity::{Intent, Operation};
 use crate::intent::key::Key;
 use crate::intent::outcome::Verdict;
@@ -12,21 +12,21 @@ use crate::intent::scope::Scope;
 use crate::intent::state::{Ruling, State};
 use crate::store::{Claim, Filter, Finish, Finished, PAGE_RECORDS_MAX, Store};
 
-/// What the store never heard of is `None`, not an error.
+/// An intent that the store does not know is `None`, not an error.
 ///
-/// Otherwise "no such intent" cannot be told from a store in trouble.
+/// Otherwise "no such intent" looks the same as a failing store.
 pub async fn an_unknown_intent_is_none<H: Harness>(harness: &H) {
     let trial = Trial::of("an_unknown_intent_is_none", harness).await;
-    let shown = trial.answered(trial.store.get(trial.claim("nobody's").intent.id()).await);
+    let shown = trial.answered(trial.store.get(trial.claim("unknown").intent.id()).await);
     trial.check(shown.is_none(), "an unknown intent is shown");
     let page = trial.page(Filter::default()).await;
-    trial.check(page.records.is_empty() && page.next.is_none(), "the page of nobody is not empty");
+    trial.check(page.records.is_empty() && page.next.is_none(), "the page of an unknown tenant is not empty");
 }
 
-/// `look` shows what `get` shows, also the second time, when a cache in front may answer: nothing of what is
-/// unknown, expired or withdrawn, and of everything else the whole record as it is now.
+/// `look` shows what `get` shows, also the second time, when a cache may answer: nothing for what is unknown, expired
+/// or withdrawn, and otherwise the whole current record.
 ///
-/// Otherwise somebody is given an answer that was taken back, or is refused for a request that is long forgotten.
+/// Otherwise a caller gets a withdrawn answer, or is refused because of a request that expired long ago.
 pub async fn a_look_shows_what_get_shows<H: Harness>(harness: &H) {
     let trial = Trial::of("a_look_shows_what_get_shows", harness).await;
     let same = async |claim: &Claim, what: &str| {
@@ -42,9 +42,9 @@ pub async fn a_look_shows_what_get_shows<H: Harness>(harness: &H) {
     same(&claim, "what is in progress").await;
     trial.equal(trial.finish(ticket, completed("first")).await, Finished::Recorded, "the outcome");
     same(&claim, "what is completed").await;
-    // Another request is refused by the authority, and leaves what is there as it is.
-    trial.mismatch(&Claim { fingerprint: asked(2), ..trial.claim("looked at") }).await;
-    same(&claim, "what somebody else asked for").await;
+    // The store refuses another request under this key, and leaves the record as it is.
+    trial.mismatch(&Claim { fingerprint: fingerprint(2), ..trial.claim("looked at") }).await;
+    same(&claim, "what another request mismatched").await;
     trial.ruled(&claim, Ruling::Release, None).await;
     same(&claim, "what is withdrawn").await;
     let again = trial.claim("looked at");
@@ -67,16 +67,16 @@ pub async fn a_look_shows_what_get_shows<H: Harness>(harness: &H) {
     let expired = trial.claim("expired");
     let short = Finish { retention: Retention::Ms(SHORT_MS), ..completed("forgotten") };
     trial.done(&expired, short).await;
-    // Into the cache, if there is one.
+    // Fills the cache, if there is one.
     trial.answered(trial.store.look(expired.intent.id()).await);
     trial.wait(harness, SHORT_MS).await;
     let looked = trial.answered(trial.store.look(expired.intent.id()).await);
     trial.check(looked.is_none(), "an expired record is shown");
 }
 
-/// Listing by state shows what holds now: an opaque claim that lapsed is uncertain, not in progress.
+/// Listing by state uses the current state: an opaque claim that lapsed is uncertain, not in progress.
 ///
-/// Otherwise the payments that need a person are the very ones nobody finds.
+/// Otherwise the payments that need a person are missing from the list.
 pub async fn list_filters_by_the_state_that_holds<H: Harness>(harness: &H) {
     let trial = Trial::of("list_filters_by_the_state_that_holds", harness).await;
     trial.run(&trial.claim("running")).await;
@@ -105,7 +105,7 @@ pub async fn list_filters_by_the_state_that_holds<H: Harness>(harness: &H) {
     }
 }
 
-/// Listing by operation shows that operation alone, by its whole name.
+/// Listing by operation shows only that operation, by its whole name.
 ///
 /// Otherwise a runbook for one kind of work is applied to another.
 pub async fn list_filters_by_operation<H: Harness>(harness: &H) {
@@ -121,10 +121,10 @@ pub async fn list_filters_by_operation<H: Harness>(harness: &H) {
     trial.equal(trial.keys(none).await, Vec::<String>::new(), "the records of an unknown operation");
 }
 
-/// Listing by tenant shows all actors of that tenant and nobody else: not one whose name begins the same,
-/// nor one that only looks alike to a pattern.
+/// Listing by tenant shows all actors of that tenant and no other: none with the same prefix, and none that only
+/// matches as a pattern.
 ///
-/// Otherwise one customer is shown, or decided on, with another customer's filter.
+/// Otherwise another customer's records are shown, or decided on.
 pub async fn list_filters_by_tenant<H: Harness>(harness: &H) {
     let trial = Trial::of("list_filters_by_tenant", harness).await;
     let base = trial.tenant().to_owned();
@@ -144,18 +144,17 @@ pub async fn list_filters_by_tenant<H: Harness>(harness: &H) {
         scopes.sort_unstable();
         trial.equal(scopes, vec![text.as_str(), &format!("{text}/user")], "the scopes of the tenant");
     }
-    // A service without tenants has the empty one; the key tells this law's record from others'.
-    let operation = Operation::new(&base).expect("the laws name operations well");
-    let key = Key::new("single").expect("the laws name keys well");
+    // A service without tenants has the empty one; the operation is unique to this law.
+    let operation = Operation::new(&base).expect("a valid operation");
+    let key = Key::new("single").expect("a valid key");
     trial.run(&trial.claim_of(Intent::new(Scope::single_tenant(), operation, key))).await;
     let single = Filter { tenant: Some(String::new()), operation: Some(base), ..Filter::default() };
     trial.equal(trial.keys(single).await, vec!["single".to_owned()], "the records of a single tenant");
 }
 
-/// Listing by age counts from when the state that holds began; an opaque claim became uncertain when its
-/// lease ended.
+/// Listing by age counts from when the current state began; an opaque claim became uncertain when its lease ended.
 ///
-/// Otherwise what hangs for hours looks new, and what is new is taken for lost.
+/// Otherwise work that has hung for hours looks new, and new work looks lost.
 pub async fn list_filters_by_age<H: Harness>(harness: &H) {
     let trial = Trial::of("list_filters_by_age", harness).await;
     trial.done(&trial.claim("done"), completed("old")).await;
@@ -168,7 +167,7 @@ pub async fn list_filters_by_age<H: Harness>(harness: &H) {
     let mut begun: Vec<_> = all.records.iter().map(|it| it.since(all.now)).collect();
     begun.sort_unstable();
     for since in begun {
-        // The clock goes on between the question and the answer: the page says what time it was.
+        // The clock goes on meanwhile: the page contains the time it was made.
         let ms = trial.now().await.since_ms(since);
         let page = trial.page(Filter { older_than_ms: Some(ms), ..Filter::default() }).await;
         let mut found: Vec<_> = page.records.iter().map(|it| it.intent.id()).collect();
@@ -176,7 +175,7 @@ pub async fn list_filters_by_age<H: Harness>(harness: &H) {
         let mut wanted: Vec<_> = old_enough.map(|it| it.intent.id()).collect();
         found.sort_unstable();
         wanted.sort_unstable();
-        trial.check(!wanted.is_empty(), "the law asked for nothing");
+        trial.check(!wanted.is_empty(), "the test expects no record");
         trial.equal(found, wanted, format_args!("the records at least {ms} ms old"));
     }
     let ancient = Filter { older_than_ms: Some(1 << 40), ..Filter::default() };
@@ -185,7 +184,7 @@ pub async fn list_filters_by_age<H: Harness>(harness: &H) {
 
 /// The newest record comes first.
 ///
-/// Otherwise what went wrong a minute ago is on the last page.
+/// Otherwise the latest problem is on the last page.
 pub async fn list_shows_the_newest_first<H: Harness>(harness: &H) {
     let trial = Trial::of("list_shows_the_newest_first", harness).await;
     for number in 0..4 {
@@ -197,10 +196,9 @@ pub async fn list_shows_the_newest_first<H: Harness>(harness: &H) {
     trial.equal(keys, vec!["key-3", "key-2", "key-1", "key-0"], "the order");
 }
 
-/// Walking the pages shows each record that was there all along exactly once, while others are claimed,
-/// finished and forgotten.
+/// Paging shows each record that existed all along exactly once, while others are claimed, finished and expired.
 ///
-/// Otherwise a person works through a list that skips the one payment that matters.
+/// Otherwise a person works through a list that skips a payment.
 pub async fn paging_shows_each_record_once<H: Harness>(harness: &H) {
     const RECORDS: usize = 23;
     const LIMIT: usize = 4;
@@ -214,16 +212,16 @@ pub async fn paging_shows_each_record_once<H: Harness>(harness: &H) {
     let mut pages = 0;
     loop {
         let page = trial.page(Filter { after: after.take(), limit: LIMIT, ..Filter::default() }).await;
-        trial.check(page.records.len() <= LIMIT, "a page is longer than asked for");
+        trial.check(page.records.len() <= LIMIT, "a page is longer than its limit");
         for record in &page.records {
             *seen.entry(record.intent.key().as_str().to_owned()).or_default() += 1;
         }
         let Some(next) = page.next else { break };
         after = Some(next);
         pages += 1;
-        trial.check(pages <= 4 * RECORDS, "the pages do not come to an end");
+        trial.check(pages <= 4 * RECORDS, "paging does not end");
         if let Some(ticket) = tickets.pop() {
-            // One comes and stays, one comes and goes, and one of those that were there changes.
+            // Adds one that stays and one that expires, and changes an existing one.
             trial.run(&trial.claim(&format!("new-{pages}"))).await;
             let gone = Finish { retention: Retention::Ms(0), ..completed("gone") };
             trial.done(&trial.claim(&format!("gone-{pages}")), gone).await;
@@ -237,10 +235,9 @@ pub async fn paging_shows_each_record_once<H: Harness>(harness: &H) {
     trial.check(seen.values().all(|times| *times == 1), "a record was shown twice");
 }
 
-/// A page holds no more than was asked for, and never more than [`PAGE_RECORDS_MAX`]; what is left is on the
-/// next ones.
+/// A page has no more records than its limit, and never more than [`PAGE_RECORDS_MAX`]; the rest is on the next pages.
 ///
-/// Otherwise a look at a busy store takes all the memory of the one who looks.
+/// Otherwise listing a busy store uses up the caller's memory.
 pub async fn a_page_is_bounded<H: Harness>(harness: &H) {
     const TASKS: usize = 32;
     let trial = Trial::of("a_page_is_bounded", harness).await;
@@ -264,9 +261,9 @@ pub async fn a_page_is_bounded<H: Harness>(harness: &H) {
     trial.check(rest.next.is_none(), "the last page has a next one");
 }
 
-/// A cursor no page gave is an error that says so, not a panic and not the first page.
+/// An invalid cursor is an error, not a panic and not the first page.
 ///
-/// Otherwise a truncated link shows the wrong records, or ends the process.
+/// Otherwise a truncated link shows the wrong records, or crashes the process.
 pub async fn a_bad_cursor_is_an_error<H: Harness>(harness: &H) {
     let trial = Trial::of("a_bad_cursor_is_an_error", harness).await;
     trial.run(&trial.claim("one")).await;
@@ -275,6 +272,6 @@ pub async fn a_bad_cursor_is_an_error<H: Harness>(harness: &H) {
         let filter =
             Filter { after: Some(cursor.to_owned()), limit: 5, tenant: tenant.clone(), ..Filter::default() };
         let answer = trial.store.list(filter).await;
-        trial.check(answer.is_err(), format_args!("the cursor {cursor:?} was taken"));
+        trial.check(answer.is_err(), format_args!("the cursor {cursor:?} was accepted"));
     }
 }

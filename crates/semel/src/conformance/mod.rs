@@ -1,13 +1,13 @@
 //! The laws every store keeps: one function per law, run by every store.
 //!
-//! A law is a promise of the [`Store`](crate::store::Store) seam, and its function is what holds a store to
-//! it: it plays a few callers against the store and panics, naming the law, when the answer is wrong. The
-//! docs of each function say what goes wrong in the world when a store breaks it.
+//! A law is a guarantee of the [`Store`](crate::store::Store) seam, and its function tests it: it plays a few
+//! callers against the store and panics, naming the law, when an answer is wrong. The docs of each function say
+//! what goes wrong in production when a store breaks it.
 //!
-//! Some answers merely put a law off, and it asks again: for half a minute that a change is
-//! [busy](crate::store::ErrorKind::Busy) and [was not applied](crate::store::Fate::NotApplied), or that a claim which
-//! has to run is in flight under [nobody](crate::Owner::NOBODY); for five seconds that it is in flight under a record
-//! that has an expiry already. That is what a store may say of a key that an open transaction holds.
+//! A law retries some answers. For half a minute: that a change is [busy](crate::store::ErrorKind::Busy) and
+//! [was not applied](crate::store::Fate::NotApplied), or that a claim which has to run is in flight without an
+//! [owner](crate::Owner::NONE). For five seconds: that it is in flight under a record that already has an expiry. A
+//! store may answer so for a key that an open transaction has locked.
 //!
 //! The author of a store implements [`Harness`] and writes one line in a test file:
 //!
@@ -15,9 +15,8 @@
 //! semel::store_conformance!(MyHarness::new());
 //! ```
 //!
-//! which makes a `#[test]` of every law, each with a harness and a runtime of its own. [`LAWS`] and [`run`]
-//! are the same list at run time. Sinks and sources have laws of their own: `conformance::sink` and
-//! `conformance::source`.
+//! It makes a `#[test]` of every law, each with its own harness and runtime. [`LAWS`] and [`run`] are the same list
+//! at run time. Sinks and sources have their own laws: `conformance::sink` and `conformance::source`.
 
 use std::future::Future;
 
@@ -48,14 +47,14 @@ pub use list::*;
 pub use outcome::*;
 pub use retention::*;
 
-/// The one list of laws, handed to whatever macro asks for it.
+/// The one list of laws, passed to the given macro.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __semel_laws {
     ([$($receiver:tt)*] $($argument:expr)?) => {
         $($receiver)*! { $($argument)? =>
             a_fresh_claim_runs
-            a_second_claimant_is_told_in_flight
+            a_second_claimant_gets_in_flight
             scope_and_operation_are_part_of_the_identity
             mismatch_comes_before_in_flight
             mismatch_comes_before_replay
@@ -78,7 +77,7 @@ macro_rules! __semel_laws {
             a_stale_finish_changes_nothing
             a_late_outcome_is_taken
             an_uncertain_outcome_is_made_certain_by_its_owner
-            an_uncertain_outcome_runs_for_nobody
+            an_uncertain_outcome_runs_for_no_caller
             a_retryable_failure_runs_again_at_once
             a_keyed_failure_is_uncertain_to_an_opaque_claimant
             a_released_claim_runs_again_at_once
@@ -136,8 +135,8 @@ macro_rules! __semel_laws {
     };
 }
 
-/// Makes a `#[test]` of every law in [`conformance`](crate::conformance), against the [`Harness`] the
-/// expression gives. It is evaluated once per law. Two stores in one file go into two modules.
+/// Makes a `#[test]` of every law in [`conformance`](crate::conformance), against the given [`Harness`]. The
+/// expression is evaluated once per law. Two stores in one file go into two modules.
 ///
 /// ```ignore
 /// mod sqlite {
@@ -170,7 +169,7 @@ macro_rules! law_table {
         /// The names of all laws.
         pub const LAWS: &[&str] = &[$(stringify!($law)),*];
 
-        /// Judges a store by the law of that name, one of [`LAWS`].
+        /// Tests a store against the law of that name, one of [`LAWS`].
         ///
         /// # Panics
         ///
@@ -186,7 +185,7 @@ macro_rules! law_table {
 
 __semel_laws! { [law_table] }
 
-/// Runs one law on a runtime of its own, with two threads: half of the laws are about races.
+/// Runs one law on its own runtime, with two threads: half of the laws are about races.
 ///
 /// # Panics
 ///

@@ -1,4 +1,4 @@
-//! Laws of what is replayed: the outcome as it was, or a refusal to keep it.
+//! Laws of outcomes: replayed exactly as they were, or refused.
 
 use bytes::Bytes;
 
@@ -12,11 +12,11 @@ fn every_byte() -> Bytes {
     (0..=u8::MAX).collect()
 }
 
-/// Stores the outcome and checks what a later caller, and one who looks, are given.
+/// Stores the outcome and checks what a later claim and a lookup return.
 async fn kept<S: Store>(trial: &Trial<S>, key: &str, outcome: Outcome) {
     trial.done(&trial.claim(key), finish(Verdict::Completed, Some(outcome.clone()))).await;
     let replayed = trial.meet(&trial.claim(key), "replay").await.record;
-    // Bodies of megabytes are not put into a message.
+    // Not `equal`: it would print bodies of megabytes.
     trial.check(
         replayed.outcome.as_ref() == Some(&outcome),
         format_args!("{key}: another outcome is replayed"),
@@ -27,7 +27,7 @@ async fn kept<S: Store>(trial: &Trial<S>, key: &str, outcome: Outcome) {
 
 /// An outcome is replayed byte for byte: body, header values, their order, the code.
 ///
-/// Otherwise a signed or compressed answer is worthless the second time.
+/// Otherwise a signed or compressed answer is useless the second time.
 pub async fn an_outcome_comes_back_byte_for_byte<H: Harness>(harness: &H) {
     let trial = Trial::of("an_outcome_comes_back_byte_for_byte", harness).await;
     let binary = Outcome::new(201, every_byte())
@@ -41,12 +41,12 @@ pub async fn an_outcome_comes_back_byte_for_byte<H: Harness>(harness: &H) {
     kept(&trial, "highest code", Outcome::new(u16::MAX, "ünï")).await;
     trial.done(&trial.claim("none"), finish(Verdict::Completed, None)).await;
     let none = trial.meet(&trial.claim("none"), "replay").await.record;
-    trial.equal(none.outcome.clone(), None, "an outcome where none was brought");
+    trial.equal(none.outcome.clone(), None, "an outcome although none was stored");
 }
 
-/// An empty body and a body that was not kept are told apart.
+/// An empty body is not the same as a body that was not kept.
 ///
-/// Otherwise a caller takes an answer that was too large for one that was empty.
+/// Otherwise a caller mistakes an answer that was too large for an empty one.
 pub async fn an_empty_body_is_not_a_missing_one<H: Harness>(harness: &H) {
     let trial = Trial::of("an_empty_body_is_not_a_missing_one", harness).await;
     let empty = Outcome::new(204, "").header("x-kept", "yes");
@@ -55,9 +55,9 @@ pub async fn an_empty_body_is_not_a_missing_one<H: Harness>(harness: &H) {
     kept(&trial, "bare", Outcome { code: 200, headers: Headers::NONE, body: Body::NotKept }).await;
 }
 
-/// As many headers as are allowed come back, and one more is refused.
+/// The maximum number of headers comes back, and one more is refused.
 ///
-/// Otherwise an answer loses the headers that made it an answer.
+/// Otherwise an answer loses headers that its caller needs.
 pub async fn every_header_comes_back<H: Harness>(harness: &H) {
     let trial = Trial::of("every_header_comes_back", harness).await;
     let mut outcome = Outcome::new(200, "ok");
@@ -73,9 +73,9 @@ pub async fn every_header_comes_back<H: Harness>(harness: &H) {
     }
 }
 
-/// An outcome of 1 MiB comes back whole, and so does the largest there may be.
+/// An outcome of 1 MiB comes back whole, and so does the largest one allowed.
 ///
-/// Otherwise the caller of a large report gets half of it, and a success code.
+/// Otherwise the caller of a large report gets half of it with a success code.
 pub async fn a_large_outcome_comes_back_whole<H: Harness>(harness: &H) {
     let trial = Trial::of("a_large_outcome_comes_back_whole", harness).await;
     let patterned =
@@ -83,13 +83,14 @@ pub async fn a_large_outcome_comes_back_whole<H: Harness>(harness: &H) {
     kept(&trial, "1 MiB", Outcome::new(200, patterned(1 << 20))).await;
     let frame = Outcome::new(200, "").encoded_len();
     let largest = Outcome::new(200, patterned(OUTCOME_BYTES_MAX - frame));
-    trial.check(largest.fits(), "the law's own outcome is too large");
+    trial.check(largest.fits(), "the test's own outcome is too large");
     kept(&trial, "largest", largest).await;
 }
 
-/// Too large an outcome is refused as such, nothing is changed, and the owner may finish with a smaller one.
+/// An outcome that is too large is refused with that error, nothing changes, and the owner may finish with a smaller
+/// one.
 ///
-/// Otherwise the record is lost with the outcome, and work that was done is run again.
+/// Otherwise the record is lost with the outcome, and finished work runs again.
 pub async fn too_large_an_outcome_is_refused_and_the_claim_stays<H: Harness>(harness: &H) {
     let trial = Trial::of("too_large_an_outcome_is_refused_and_the_claim_stays", harness).await;
     let claim = trial.claim("large");
@@ -100,9 +101,9 @@ pub async fn too_large_an_outcome_is_refused_and_the_claim_stays<H: Harness>(har
         Err(error) => {
             trial.equal(error.kind(), ErrorKind::TooLarge, "the kind of error");
             trial.equal(error.fate(), Fate::NotApplied, "its fate");
-            trial.check(!error.may_retry(), "it is said to be worth a retry");
+            trial.check(!error.may_retry(), "the error claims that a retry may help");
         }
-        Ok(answer) => trial.fail(format_args!("too large an outcome was answered {answer:?}")),
+        Ok(answer) => trial.fail(format_args!("an outcome that is too large was answered {answer:?}")),
     }
     trial.unchanged(&claim, &before, "a refused outcome").await;
     let tombstone = finish(Verdict::Completed, Some(large.tombstone()));
@@ -117,7 +118,7 @@ pub async fn too_large_an_outcome_is_refused_and_the_claim_stays<H: Harness>(har
 
 /// A final failure is replayed like a success, with its outcome.
 ///
-/// Otherwise a declined card is tried again by every retry, until the bank blocks it.
+/// Otherwise every retry charges a declined card again, until the bank blocks it.
 pub async fn a_final_failure_is_replayed<H: Harness>(harness: &H) {
     let trial = Trial::of("a_final_failure_is_replayed", harness).await;
     let declined = Outcome::new(402, "card declined");
@@ -127,10 +128,10 @@ pub async fn a_final_failure_is_replayed<H: Harness>(harness: &H) {
     trial.equal(met.record.outcome.clone(), Some(declined), "the outcome");
 }
 
-/// The first outcome an owner brings stands. The second is answered `Already`, or, where its verdict is another one,
-/// with the state that stands.
+/// The first outcome of an owner stands. A second one is answered `Already`, or, if its verdict differs, with the state
+/// that stands.
 ///
-/// Otherwise two callers of one intent are given two different answers, or one that is not stored is told as stored.
+/// Otherwise two callers of one intent get different answers, or an outcome is reported as stored that is not.
 pub async fn the_first_outcome_stands<H: Harness>(harness: &H) {
     let trial = Trial::of("the_first_outcome_stands", harness).await;
     let verdicts = [Verdict::Completed, Verdict::FailedFinal, Verdict::FailedRetryable];

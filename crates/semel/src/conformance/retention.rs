@@ -1,4 +1,4 @@
-//! Laws of forgetting: what expires, what never does, and what sweeping may take.
+//! Laws of retention: what expires, what never does, and what a sweep may delete.
 
 use super::Harness;
 use super::context::{SHORT_MS, Trial, completed, finish};
@@ -8,10 +8,10 @@ use crate::intent::policy::{Effect, Retention};
 use crate::intent::state::State;
 use crate::store::{Claim, Filter, Finish, Finished, Store};
 
-/// An expired outcome is absent, swept or not: a claim runs anew under a higher epoch, nothing is shown,
-/// nothing is listed.
+/// An expired outcome is absent, swept or not: a claim runs again under a higher epoch, and neither `get` nor `list`
+/// shows the record.
 ///
-/// Otherwise keys are never free again, or how long depends on when the sweeper came by.
+/// Otherwise keys are never free again, or only when the sweeper happens to run.
 pub async fn an_expired_outcome_is_absent<H: Harness>(harness: &H) {
     let trial = Trial::of("an_expired_outcome_is_absent", harness).await;
     let claim = trial.claim("one");
@@ -19,18 +19,22 @@ pub async fn an_expired_outcome_is_absent<H: Harness>(harness: &H) {
     let shown = trial.answered(trial.store.get(claim.intent.id()).await);
     trial.check(shown.is_none(), "an expired record is shown");
     trial.equal(trial.keys(Filter::default()).await, Vec::<String>::new(), "the records listed");
-    // Another request may have the key now: nothing is left to compare it with.
-    let claim = Claim { fingerprint: super::context::asked(2), ..trial.claim("one") };
+    // Another request may use the key now: there is no fingerprint left to compare.
+    let claim = Claim { fingerprint: super::context::fingerprint(2), ..trial.claim("one") };
     let second = trial.run(&claim).await;
     trial.check(second.epoch > first.epoch, "the epoch did not rise over an expiry");
-    trial.equal(second.attempt, 1, "the number of the first attempt of a new life");
-    trial.equal(trial.record(&claim).await.outcome, None, "what is left of the old life");
-    trial.equal(trial.finish(first, completed("zombie")).await, Finished::Stale, "the old life's owner");
+    trial.equal(second.attempt, 1, "the attempt number after an expiry");
+    trial.equal(trial.record(&claim).await.outcome, None, "the outcome after an expiry");
+    trial.equal(
+        trial.finish(first, completed("zombie")).await,
+        Finished::Stale,
+        "the outcome of the owner before the expiry",
+    );
 }
 
 /// Retention starts when the outcome is recorded, by the store's clock.
 ///
-/// Otherwise a slow effect is forgotten as soon as it is done, and the retry runs it again.
+/// Otherwise a slow effect expires as soon as it is done, and the retry runs it again.
 pub async fn retention_starts_at_the_finish<H: Harness>(harness: &H) {
     let trial = Trial::of("retention_starts_at_the_finish", harness).await;
     let claim = trial.claim("slow");
@@ -46,9 +50,9 @@ pub async fn retention_starts_at_the_finish<H: Harness>(harness: &H) {
     trial.check((before..=after).contains(&record.changed_at), "the time of the finish");
 }
 
-/// What is kept for ever has no expiry, and no sweep takes it.
+/// A record kept forever has no expiry, and no sweep deletes it.
 ///
-/// Otherwise "never pay this invoice twice" holds until the first housekeeping.
+/// Otherwise "never pay this invoice twice" holds only until the first sweep.
 pub async fn forever_does_not_expire<H: Harness>(harness: &H) {
     let trial = Trial::of("forever_does_not_expire", harness).await;
     let claim = trial.claim("one");
@@ -59,7 +63,7 @@ pub async fn forever_does_not_expire<H: Harness>(harness: &H) {
     trial.meet(&trial.claim("one"), "replay").await;
 }
 
-/// A claim in progress never expires and is never swept, its lease running or not.
+/// A claim in progress never expires and is never swept, whether its lease has expired or not.
 ///
 /// Otherwise the slowest effect is the one that runs twice.
 pub async fn in_progress_never_expires<H: Harness>(harness: &H) {
@@ -76,9 +80,9 @@ pub async fn in_progress_never_expires<H: Harness>(harness: &H) {
     trial.equal(trial.finish(lapsed, completed("late")).await, Finished::Recorded, "the late one's outcome");
 }
 
-/// What is uncertain never expires and is never swept, whatever retention was asked for.
+/// An uncertain record never expires and is never swept, whatever its retention.
 ///
-/// Otherwise forgetting turns into running again.
+/// Otherwise it is deleted, and the effect runs again.
 pub async fn uncertain_never_expires<H: Harness>(harness: &H) {
     let trial = Trial::of("uncertain_never_expires", harness).await;
     let said = trial.claim("said so");
@@ -98,10 +102,9 @@ pub async fn uncertain_never_expires<H: Harness>(harness: &H) {
     }
 }
 
-/// Sweeping forgets no more than the limit at a time, says how many, and comes to an end when all that
-/// expired is gone. What has not expired stays.
+/// A sweep deletes at most its limit, returns how many, and ends when all expired records are gone. Others stay.
 ///
-/// Otherwise housekeeping stops the store for minutes, or never gets anything done.
+/// Otherwise a sweep blocks the store for minutes, or never finishes.
 pub async fn sweep_keeps_its_limit_and_counts<H: Harness>(harness: &H) {
     const EXPIRED: usize = 7;
     const LIMIT: usize = 3;
@@ -110,7 +113,7 @@ pub async fn sweep_keeps_its_limit_and_counts<H: Harness>(harness: &H) {
     let kept = trial.claim("kept");
     trial.done(&kept, completed("kept")).await;
     let mut swept = 0;
-    // On a shared store another law's sweep may take some of ours: then a new round is made.
+    // On a shared store another law's sweep may delete some of ours: then another round is needed.
     for round in 0..ROUNDS_MAX {
         for number in 0..EXPIRED {
             let claim = trial.claim(&format!("{round}-{number}"));
@@ -124,19 +127,19 @@ pub async fn sweep_keeps_its_limit_and_counts<H: Harness>(harness: &H) {
     }
     if !harness.sweeps() {
         let left = trial.keys(Filter::default()).await;
-        trial.equal(left, vec!["kept".to_owned()], "what is left although nobody sweeps");
+        trial.equal(left, vec!["kept".to_owned()], "the records left in a store that needs no sweep");
         swept = EXPIRED;
     }
     trial.check(swept >= EXPIRED, format_args!("{swept} of {EXPIRED} expired records were counted"));
     trial.meet(&trial.claim("kept"), "replay").await;
 }
 
-/// Each claim's epoch is higher than all before it, over releases, expiry and sweeps.
+/// Each claim's epoch is higher than all before it, across releases, expiry and sweeps.
 ///
-/// Otherwise a zombie from before the sweep holds the very ticket of the one who works now.
+/// Otherwise a zombie from before the sweep holds the ticket of the current owner.
 pub async fn epochs_rise_over_release_expiry_and_sweep<H: Harness>(harness: &H) {
     let trial = Trial::of("epochs_rise_over_release_expiry_and_sweep", harness).await;
-    // The token stays the same: the epoch is all that tells these claims apart.
+    // The same token: only the epoch differs between these claims.
     let claim = trial.claim("one");
     let mut highest = Epoch(0);
     let mut rises = |epoch: Epoch, over: &str| {
@@ -155,22 +158,22 @@ pub async fn epochs_rise_over_release_expiry_and_sweep<H: Harness>(harness: &H) 
     rises(trial.run(&trial.claim("another")).await.epoch, "the claim of another key");
 }
 
-/// Sweeps in steps until nothing is left, and returns how many went.
+/// Sweeps in steps until nothing is left, and returns how many records were deleted.
 async fn sweep_by<S: Store>(trial: &Trial<S>, limit: usize) -> usize {
     const ROUNDS_MAX: usize = 20_000;
     let mut swept = 0;
     for _ in 0..ROUNDS_MAX {
         let count = trial.sweep(limit).await;
-        trial.check(count <= limit, format_args!("{count} were swept where {limit} were allowed"));
+        trial.check(count <= limit, format_args!("{count} were swept with a limit of {limit}"));
         swept += count;
         if count == 0 {
             return swept;
         }
     }
-    trial.fail("sweeping does not come to an end")
+    trial.fail("sweeping does not end")
 }
 
-/// As [`sweep_by`], in large steps.
+/// Like [`sweep_by`], in large steps.
 pub(super) async fn sweep_all<S: Store>(trial: &Trial<S>) {
     sweep_by(trial, 1_000).await;
 }

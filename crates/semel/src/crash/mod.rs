@@ -1,6 +1,6 @@
-//! Named points on both sides of every arrow of the flow, where a test stops or kills the process.
+//! Named crash points on both sides of every step of the flow, where a test stops or kills the process.
 //!
-//! Without the feature `crash-points` a point is nothing at all.
+//! Without the feature `crash-points` a point compiles to nothing.
 
 #[cfg(not(feature = "crash-points"))]
 mod off;
@@ -26,26 +26,26 @@ pub const BEFORE_FINISH: &str = "before_finish";
 pub const AFTER_FINISH: &str = "after_finish";
 /// Just before the caller gets the answer.
 pub const BEFORE_ANSWER: &str = "before_answer";
-/// Everything of a transaction of the caller's is written; its commit is next. The caller's own point.
+/// The caller's transaction is written; its commit is next. The caller's own point.
 pub const BEFORE_COMMIT: &str = "before_commit";
-/// A transaction of the caller's is committed; nobody has been told. The caller's own point.
+/// The caller's transaction is committed; no answer has been sent. The caller's own point.
 pub const AFTER_COMMIT: &str = "after_commit";
 /// A broker has the events and the position of a transaction; they are not committed yet.
 pub const BEFORE_SINK_COMMIT: &str = "before_sink_commit";
-/// A broker has committed events and position; the relay has not noted it.
+/// A broker has committed events and position; the relay has not recorded it.
 pub const AFTER_SINK_COMMIT: &str = "after_sink_commit";
 
-/// A relay owns its source and is about to take the sink over.
+/// A relay owns its source and is about to take over the sink.
 pub const BEFORE_BEGIN: &str = "before_begin";
-/// A relay has taken the sink over and knows its position.
+/// A relay has taken over the sink and knows its position.
 pub const AFTER_BEGIN: &str = "after_begin";
-/// A relay has a batch, written down; nothing of it is sent.
+/// A relay has recorded a batch; nothing of it is sent.
 pub const BEFORE_PUBLISH: &str = "before_publish";
-/// The sink has answered for a wave of a batch; the source knows nothing of it.
+/// The sink has answered for one round of a batch; the source does not know it yet.
 pub const AFTER_PUBLISH: &str = "after_publish";
-/// Everything of a batch is settled; the source is about to hear of it.
+/// Everything of a batch is settled; the ack to the source is next.
 pub const BEFORE_DONE: &str = "before_done";
-/// The source knows that a batch is done.
+/// The source has recorded that a batch is done.
 pub const AFTER_DONE: &str = "after_done";
 
 /// Before a consumer marks a message in its transaction.
@@ -55,16 +55,16 @@ pub const AFTER_MARK: &str = "after_mark";
 /// The effect is done, in the transaction of the mark.
 pub const AFTER_HANDLED: &str = "after_handled";
 
-/// A consumer's batch is handled; the broker has not been told.
+/// A consumer's batch is handled; it is not acked to the broker.
 pub const BEFORE_ACK: &str = "before_ack";
-/// The broker has been told.
+/// The batch is acked to the broker.
 pub const AFTER_ACK: &str = "after_ack";
 
-/// A pipeline has messages; nothing is made of them.
+/// A pipeline has messages; they are not transformed yet.
 pub const BEFORE_TRANSFORM: &str = "before_transform";
 /// A pipeline knows its outputs; no transaction has begun.
 pub const AFTER_TRANSFORM: &str = "after_transform";
-/// The outputs are on their way in a transaction that does not have the offsets.
+/// The outputs are being sent in a transaction that does not have the offsets.
 pub const BEFORE_OFFSETS: &str = "before_offsets";
 /// The transaction has the offsets; it is not committed.
 pub const AFTER_OFFSETS: &str = "after_offsets";
@@ -73,9 +73,9 @@ pub const AFTER_OFFSETS: &str = "after_offsets";
 pub const IN_PIPELINE: [&str; 6] =
     [BEFORE_TRANSFORM, AFTER_TRANSFORM, BEFORE_OFFSETS, AFTER_OFFSETS, BEFORE_SINK_COMMIT, AFTER_SINK_COMMIT];
 
-/// A dead letter is durable; the broker has not been told.
-pub const AFTER_BURY: &str = "after_bury";
-/// The message of a dead letter was handled; the letter is still there.
+/// A dead letter is durable; its message is not acked to the broker.
+pub const AFTER_DEAD_LETTER: &str = "after_dead_letter";
+/// The message of a dead letter was handled; the dead letter still exists.
 pub const BEFORE_LETTER_GOES: &str = "before_letter_goes";
 
 /// All points of a message that is handled in a transaction, in the order of the flow.
@@ -100,8 +100,8 @@ pub const IN_EXACTLY_ONCE: [&str; 8] = [
 pub const ALL: [&str; 7] =
     [BEFORE_CLAIM, AFTER_CLAIM, BEFORE_EFFECT, AFTER_EFFECT, BEFORE_FINISH, AFTER_FINISH, BEFORE_ANSWER];
 
-/// All points of work in a transaction of the caller's, in the order of the flow. There a finish is not yet durable:
-/// the commit decides.
+/// All points of work in the caller's transaction, in the order of the flow. There a finish is not yet durable: the
+/// commit decides.
 pub const IN_TX: [&str; 8] = [
     BEFORE_CLAIM,
     AFTER_CLAIM,

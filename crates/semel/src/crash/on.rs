@@ -1,4 +1,4 @@
-//! `SEMEL_CRASH_AT=name` or `name:n` (the n-th time it is reached) arms one point of this process.
+//! `SEMEL_CRASH_AT=name` or `name:n` (the n-th time it is reached) arms one crash point of this process.
 
 use std::io::{BufRead, Write};
 use std::sync::OnceLock;
@@ -13,16 +13,16 @@ struct Armed {
 fn armed() -> Option<&'static Armed> {
     static ARMED: OnceLock<Option<Armed>> = OnceLock::new();
     let armed = ARMED.get_or_init(|| {
-        let wish = std::env::var("SEMEL_CRASH_AT").ok()?;
-        let (name, nth) = wish.split_once(':').unwrap_or((&wish, "1"));
+        let value = std::env::var("SEMEL_CRASH_AT").ok()?;
+        let (name, nth) = value.split_once(':').unwrap_or((&value, "1"));
         Some(Armed { name: name.to_owned(), nth: nth.parse().ok()?, reached: AtomicU32::new(0) })
     });
     armed.as_ref()
 }
 
-/// Where the process waits for its parent to kill it, if this point is armed.
+/// Waits for the parent to kill the process, if this point is armed.
 ///
-/// It says so on stderr and then reads stdin: the parent kills it there, or stops it and later writes `go`.
+/// Reports the point on stderr, then reads stdin: the parent kills it there, or stops it and later writes `go`.
 pub fn point(name: &'static str) {
     let Some(armed) = armed() else { return };
     if armed.name != name || armed.reached.fetch_add(1, Ordering::Relaxed) + 1 != armed.nth {

@@ -1,4 +1,4 @@
-//! What goes into the guard and what comes out.
+//! Input and result types of the guard.
 
 use std::time::Duration;
 
@@ -9,26 +9,26 @@ use crate::intent::policy::Effect;
 use crate::intent::windows::unknown_fate;
 use crate::store::StoreError;
 
-/// What the work is told about its run.
+/// What the work gets to know about its run.
 #[derive(Clone, Debug)]
 pub struct Attempt {
     /// Which intent.
     pub intent: Intent,
-    /// The how manieth run of it this is, from 1.
+    /// Attempt number, starting at 1.
     pub number: u32,
-    /// The fence: pass it on where the downstream can compare it. `None` when running unguarded.
+    /// The fencing token: pass it on where the downstream can compare it. `None` when running unguarded.
     pub epoch: Option<Epoch>,
 }
 
 impl Attempt {
-    /// The key for one remote call of this work: the same on every retry, so that the other side can
+    /// The idempotency key for one remote call of this work: the same on every retry, so that the other side can
     /// recognise it.
     pub fn child(&self, step: &str) -> Key {
         self.intent.child(step)
     }
 }
 
-/// How the work ended, as far as it knows itself.
+/// How the work ended, as far as the work itself knows.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum WorkResult {
     /// Done.
@@ -37,14 +37,14 @@ pub enum WorkResult {
     FailedFinal,
     /// Failed, and nothing happened.
     NotApplied,
-    /// Failed, and it may have happened: uncertain when opaque, may run again when protected.
+    /// Failed, but it may have happened: uncertain when opaque, may run again when protected.
     Unknown,
-    /// A person shall look, whatever protects the effect.
+    /// Left uncertain for a person to decide, whatever protects the effect.
     Hold,
 }
 
 impl WorkResult {
-    /// What is recorded.
+    /// The verdict the store records.
     pub fn verdict(self, effect: Effect) -> Verdict {
         match self {
             Self::Completed => Verdict::Completed,
@@ -61,7 +61,7 @@ impl WorkResult {
 pub struct Execution {
     /// How it ended.
     pub ended: WorkResult,
-    /// What this caller gets, and later ones where it is remembered.
+    /// What this caller gets, and later callers too when it is stored.
     pub outcome: Outcome,
 }
 
@@ -77,21 +77,20 @@ impl Execution {
 pub struct Answer {
     /// The outcome.
     pub outcome: Outcome,
-    /// What the record says.
+    /// The recorded verdict.
     pub verdict: Verdict,
-    /// What is known: a protected effect of unknown fate may run again, but did not "not happen".
+    /// What is known about the work. A protected effect in doubt may run again, but may also have happened.
     pub ended: WorkResult,
     /// It was stored before; nothing ran for this call.
     pub replayed: bool,
-    /// The store has it. When false, the answer is true all the same: recording goes on being tried (for an
-    /// hour), unless somebody else has claimed or decided the intent meanwhile.
+    /// The store has it. When false, the answer is still correct: recording is retried for an hour, unless another
+    /// caller has claimed or decided the intent meanwhile.
     pub stored: bool,
-    /// It ran under a claim. Only false where the store was down and the policy is open.
+    /// It ran under a claim. False only when the store was down and the policy is open.
     pub guarded: bool,
 }
 
 impl Answer {
-    /// A stored outcome, given again.
     pub(super) fn replay(verdict: Verdict, outcome: Outcome) -> Self {
         let ended = match verdict {
             Verdict::Completed => WorkResult::Completed,
@@ -106,44 +105,44 @@ impl Answer {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum GuardError {
-    /// The key was used for another request. A client's bug: retrying cannot help.
+    /// The key was used for another request. This is a bug of the client; a retry cannot help.
     #[error("this key was used before for a different request; use a new key for a new intent")]
     Mismatch,
-    /// Somebody is at it.
-    #[error("this intent is being worked on; ask again in {retry_after:?}")]
+    /// Another call is running it.
+    #[error("this intent is in progress; retry in {retry_after:?}")]
     InFlight {
-        /// When asking again makes sense.
+        /// When a retry makes sense.
         retry_after: Duration,
     },
-    /// Nobody knows whether it happened. It is not run again by itself.
-    #[error("whether intent {id} happened is not known; look it up, or decide with `semel resolve`")]
+    /// It is not known whether it happened. It does not run again by itself.
+    #[error("it is not known whether intent {id} took effect; check, then decide it with `semel resolve`")]
     Uncertain {
-        /// Which.
+        /// The intent.
         id: IntentId,
-        /// When a configured lookup will be allowed to ask; `None` where there is none, or it did not know.
+        /// When the configured lookup may run; `None` if there is no lookup, or it did not know.
         settles_in: Option<Duration>,
     },
-    /// The key is older than outcomes are remembered.
-    #[error("this key was made longer ago than outcomes are kept; it may have been used")]
+    /// The key is older than the retention.
+    #[error("this key is older than the retention of outcomes, so it may have been used before")]
     KeyExpired,
-    /// The key says it was made in the future.
-    #[error("this key claims to have been made in the future")]
+    /// The key's timestamp is in the future.
+    #[error("the timestamp in this key is in the future; check the clock that made it")]
     KeyFromFuture,
-    /// The operation wants time-ordered keys.
+    /// The operation requires time-ordered keys.
     #[error("this operation needs a time-ordered key: a UUIDv7 or a ULID")]
     KeyNotTimeOrdered,
-    /// The store cannot be asked, and the policy is closed. Nothing ran.
-    #[error("the store cannot be asked, so nothing was run: {0}")]
+    /// The store is unavailable, and the policy is closed. Nothing ran.
+    #[error("the store is unavailable, so nothing was run: {0}")]
     StoreUnavailable(#[source] StoreError),
-    /// It is done, but the operation could not make its answer again from what is kept. Nothing ran; asking again
-    /// may help.
-    #[error("it is done, but its answer could not be made again: {why}")]
+    /// It completed before, but its answer could not be rebuilt from the stored reference. Nothing ran; a retry may
+    /// help.
+    #[error("the work completed before, but its answer could not be rebuilt: {why}")]
     NotRebuilt {
-        /// What [`Rebuild`](super::Rebuild) said.
+        /// The error of [`Rebuild`](super::Rebuild).
         why: String,
     },
-    /// As many calls as allowed are under way. Nothing ran.
-    #[error("{calls_max} calls are under way; nothing was run")]
+    /// The limit of calls in flight is reached. Nothing ran.
+    #[error("{calls_max} calls are in flight, which is the limit; nothing was run")]
     Busy {
         /// The bound.
         calls_max: usize,
@@ -158,15 +157,15 @@ pub enum GuardError {
         verdict: Verdict,
     },
     /// The work took longer than its policy allows and was dropped.
-    #[error("the work took longer than {limit:?}; the intent is left {}", left(*verdict))]
+    #[error("the work took longer than {limit:?} and was dropped; the intent is left {}", left(*verdict))]
     TimedOut {
         /// The bound.
         limit: Duration,
         /// What was recorded.
         verdict: Verdict,
     },
-    /// The lease could not be renewed, and the work was dropped: a lookup will find out whether it happened.
-    #[error("the claim was lost while the work went on, so it was dropped; the intent is left {}", left(*verdict))]
+    /// The lease could not be renewed, so the work was dropped. A lookup will find out whether it happened.
+    #[error("the claim was lost while the work ran, so the work was dropped; the intent is left {}", left(*verdict))]
     ClaimLost {
         /// What was recorded.
         verdict: Verdict,

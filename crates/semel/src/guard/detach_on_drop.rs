@@ -1,7 +1,7 @@
-//! Work that runs in its caller's task, and goes on in one of its own when the caller leaves.
+//! Work that runs in its caller's task, and moves to a task of its own when the caller is dropped (cancelled).
 //!
-//! A task of its own from the start costs a hop to it and one back. Where the caller is known to go on polling
-//! until it gets its answer or is dropped (an HTTP server does), both can be saved.
+//! Spawning a task from the start costs a hop to it and one back. A caller that polls until it has its answer or
+//! is dropped, as an HTTP server does, can save both.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -12,7 +12,7 @@ use super::Spawn;
 
 type Task<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// Polls the work; if dropped before the work has ended, hands it over to be run to its end.
+/// Polls the work. If dropped before the work has ended, spawns it so that it runs to its end.
 pub(super) struct Attached<T: Send + 'static> {
     task: Option<Task<T>>,
     spawner: Arc<dyn Spawn>,

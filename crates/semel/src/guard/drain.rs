@@ -1,4 +1,4 @@
-//! Counting what is under way, so that it is bounded and can be waited for.
+//! Counts the calls in flight, so that they are bounded and a graceful shutdown can wait for them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,14 +11,14 @@ use super::answer::GuardError;
 /// What was left when a drain ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Drained {
-    /// Calls still under way: their work goes on until the process ends, and may then be uncertain.
+    /// Calls still in flight: their work goes on until the process ends, and may then be uncertain.
     pub calls: usize,
-    /// Outcomes not recorded yet: their intents will be uncertain.
+    /// Outcomes not recorded yet: their intents will become uncertain.
     pub unrecorded: usize,
 }
 
 impl Drained {
-    /// Nothing is left: the process may end without leaving doubt behind.
+    /// Nothing is left: the process may end without leaving an intent uncertain.
     pub fn is_clean(&self) -> bool {
         self.calls == 0 && self.unrecorded == 0
     }
@@ -33,7 +33,7 @@ pub(super) struct Tracker {
     draining: AtomicBool,
 }
 
-/// Claims in doubt that are asked about for as long as the store is down. Others are left to their lease sooner.
+/// Claims in doubt that are retried for as long as the store is down. Others are left to their lease sooner.
 const GIVE_BACKS_MAX: usize = 1_000;
 
 impl Tracker {
@@ -49,27 +49,28 @@ impl Tracker {
         }
     }
 
-    /// A place among the calls under way, given back when dropped.
+    /// A permit for one call in flight, released on drop.
     pub(super) fn enter(&self) -> Result<OwnedSemaphorePermit, GuardError> {
         if self.draining.load(Ordering::SeqCst) {
             return Err(GuardError::Draining);
         }
         let permit = Arc::clone(&self.calls).try_acquire_owned();
         let permit = permit.map_err(|_| GuardError::Busy { calls_max: self.calls_max })?;
-        // A drain that began in between waits for this permit, or this call sees the drain: not neither.
+        // A drain that began in between either waits for this permit, or is seen by this check.
         if self.draining.load(Ordering::SeqCst) {
             return Err(GuardError::Draining);
         }
         Ok(permit)
     }
 
-    /// A place among the outcomes being tried again; `None` when there are too many.
+    /// A permit for one outcome that is being retried; `None` when there are too many.
     pub(super) fn unrecorded(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.unrecorded).try_acquire_owned().ok()
     }
 
-    /// Permits asking about a claim in doubt for as long as the store is down; `None` when there are too many. A drain waits
-    /// for these claims up to its limit, as for outcomes: whoever gives one back in the background counts among those, too.
+    /// A permit to retry a claim in doubt for as long as the store is down; `None` when there are too many. A drain
+    /// waits for these claims up to its limit: one that is given back in the background also holds a permit of
+    /// [`unrecorded`](Self::unrecorded).
     pub(super) fn give_back_permit(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.give_backs).try_acquire_owned().ok()
     }

@@ -1,7 +1,7 @@
 //! How long a lease has lasted, by the clocks of this process.
 //!
-//! Timers count no time while the machine is suspended, and the lease goes on in the store. A process that wakes up
-//! would believe in a lease that ended long ago, and send a call after a lookup was believed that found nothing.
+//! Timers stand still while the machine is suspended, but the lease goes on in the store. Without this, a process
+//! that wakes up would trust a lease that ended long ago, and send a call after a lookup already said "not applied".
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant as MachineInstant, SystemTime};
@@ -11,26 +11,26 @@ use tokio::time::Instant;
 use super::operation::Guarded;
 use crate::store::Store;
 
-/// A moment at which a lease was asked for.
+/// The moment at which a lease was requested.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Begun {
+pub(super) struct LeaseStart {
     pub(super) at: Instant,
     gained_ms: i64,
 }
 
 impl<S: Store> Guarded<S> {
-    /// This moment.
-    pub(super) fn begin(&self) -> Begun {
-        Begun { at: Instant::now(), gained_ms: self.gained_ms() }
+    /// A lease requested now.
+    pub(super) fn lease_start(&self) -> LeaseStart {
+        LeaseStart { at: Instant::now(), gained_ms: self.gained_ms() }
     }
 
-    /// How long ago that was: what timers have counted, and what was slept.
-    pub(super) fn since(&self, begun: &Begun) -> Duration {
-        let slept_ms = self.gained_ms().saturating_sub(begun.gained_ms);
-        begun.at.elapsed().saturating_add(Duration::from_millis(u64::try_from(slept_ms).unwrap_or(0)))
+    /// How long ago the lease was requested: the time that timers counted plus the time asleep.
+    pub(super) fn since(&self, start: &LeaseStart) -> Duration {
+        let slept_ms = self.gained_ms().saturating_sub(start.gained_ms);
+        start.at.elapsed().saturating_add(Duration::from_millis(u64::try_from(slept_ms).unwrap_or(0)))
     }
 
-    /// A protected effect may run twice, so nothing hangs on it there.
+    /// A protected effect may run twice, so sleep does not matter there.
     fn gained_ms(&self) -> i64 {
         if self.of.policy.effect.may_rerun() { 0 } else { self.of.guard.inner.spawner.gained_ms() }
     }
@@ -43,7 +43,7 @@ pub(super) fn gained_ms() -> i64 {
     let counted = ms(machine.elapsed());
     let passed = match wall.elapsed() {
         Ok(passed) => ms(passed),
-        // It was set back.
+        // The wall clock was set back.
         Err(ahead) => -ms(ahead.duration()),
     };
     passed.saturating_sub(counted)

@@ -1,4 +1,4 @@
-//! Finding out about an uncertain intent.
+//! Resolving an uncertain intent with the operation's lookup.
 
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
@@ -19,17 +19,17 @@ use crate::store::{Decide, Decided, ErrorKind, Existing, Record, Store};
 /// What a lookup found.
 #[derive(Clone, Debug)]
 pub enum Found {
-    /// It happened; this is what callers get from now on.
+    /// It happened; callers get this outcome from now on.
     Applied(Outcome),
-    /// It did not happen, and will not any more: the same key may run again.
+    /// It did not happen and no longer can: the same key may run again.
     NotApplied,
-    /// Still unknown: held.
+    /// Still unknown: the intent stays uncertain.
     Unknown,
 }
 
-/// Asks whoever knows (your database, the provider) whether an uncertain intent happened.
+/// Asks the system that knows (your database, the provider) whether an uncertain intent happened.
 ///
-/// Implemented for closures from a [`Record`] to a future of [`Found`]. It only reads, and may be asked
+/// Implemented for closures from a [`Record`] to a future of [`Found`]. It must only read, and may be called
 /// several times.
 pub trait Lookup: Send + Sync + 'static {
     /// Looks up one intent.
@@ -46,34 +46,34 @@ where
     }
 }
 
-/// What asking came to.
+/// The result of resolving one uncertain intent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum LookedUp {
     /// It happened, and that is recorded now.
     Applied,
     /// It did not happen, and that is recorded now.
     NotApplied,
-    /// The owner came back, or somebody else decided: what they recorded stands.
+    /// The owner came back, or another caller decided: what they recorded stands.
     Overtaken,
-    /// Nothing is recorded.
-    Held(Held),
+    /// Nothing is recorded; the intent stays uncertain.
+    Unresolved(Unresolved),
 }
 
-/// Why an uncertain intent stays what it is.
+/// Why an intent stays uncertain.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Held {
-    /// Nobody can be asked.
+pub(crate) enum Unresolved {
+    /// The operation has no lookup.
     NoLookup,
-    /// It is too early to believe "not found"; ask again after this long.
+    /// It is too early to trust "not found"; retry after this long.
     Settling(Duration),
-    /// The lookup did not know, panicked or took too long.
+    /// The lookup did not know, panicked or timed out.
     Unknown,
-    /// The store did not take the answer.
+    /// The store did not record the answer.
     NotRecorded,
 }
 
-impl Held {
-    /// When a lookup will be allowed to ask; `None` where there is none, or it did not know.
+impl Unresolved {
+    /// When the lookup may run; `None` if there is no lookup, or it did not know.
     pub(super) fn settles_in(self) -> Option<Duration> {
         match self {
             Self::Settling(settles_in) => Some(settles_in),
@@ -82,29 +82,28 @@ impl Held {
     }
 }
 
-/// The one place where an intent of unknown fate is found out about: for a caller who runs into it, and for the
-/// loop that looks for such intents.
+/// Uncertain intents are resolved only here: for a caller that meets one, and for the reconcile loop.
 impl<S: Store> Guarded<S> {
-    /// How long until a lookup may be believed. "Not found" too early is no answer: the call may still be on its
-    /// way.
+    /// How long until a lookup may be trusted (settle delay). An early "not found" proves nothing: the call may still
+    /// be on its way.
     pub(crate) fn settles_in(&self, record: &Record, now: StoreTime) -> Option<Duration> {
         let waited_ms = now.since_ms(record.since(now));
         let left_ms = millis(self.of.policy.settle).saturating_sub(waited_ms);
         (left_ms > 0).then(|| Duration::from_millis(left_ms))
     }
 
-    /// Whether its owner lives in this very process, lease or no lease: then there is nothing to find out.
+    /// Whether its owner runs in this process, even if the lease has expired: then there is nothing to look up.
     pub(crate) fn is_worked_on(&self, id: &IntentId) -> bool {
         self.of.guard.inner.waiters.is_worked_on(id)
     }
 
     pub(crate) async fn look_up(&self, existing: Existing) -> LookedUp {
-        let Some(lookup) = &self.of.lookup else { return LookedUp::Held(Held::NoLookup) };
+        let Some(lookup) = &self.of.lookup else { return LookedUp::Unresolved(Unresolved::NoLookup) };
         if let Some(settles_in) = self.settles_in(&existing.record, existing.now) {
-            return LookedUp::Held(Held::Settling(settles_in));
+            return LookedUp::Unresolved(Unresolved::Settling(settles_in));
         }
         let record = Arc::unwrap_or_clone(existing.record);
-        // What the lookup is told and what its answer is recorded about is the same record, by its epoch.
+        // The epoch ties the lookup's answer to the record it was asked about.
         let (id, seen) = (record.intent.id(), record.head.epoch);
         let asked = AssertUnwindSafe(async { lookup.look_up(record).await }).catch_unwind();
         let found = match tokio::time::timeout(self.of.guard.inner.limits.lookup_timeout, asked).await {
@@ -113,7 +112,7 @@ impl<S: Store> Guarded<S> {
                 tracing::error!(
                     operation = self.of.operation.as_str(),
                     ?id,
-                    "the lookup panicked or took too long"
+                    "the lookup panicked or timed out; the intent stays uncertain"
                 );
                 Found::Unknown
             }
@@ -126,7 +125,7 @@ impl<S: Store> Guarded<S> {
             Found::NotApplied => (Ruling::NotApplied, None, RecoveryStatus::NotApplied, LookedUp::NotApplied),
             Found::Unknown => {
                 self.of.metrics.recovery(RecoveryStatus::Unknown);
-                return LookedUp::Held(Held::Unknown);
+                return LookedUp::Unresolved(Unresolved::Unknown);
             }
         };
         let (by, why) = ("lookup".to_owned(), "found out by the operation's lookup".to_owned());
@@ -135,7 +134,7 @@ impl<S: Store> Guarded<S> {
         let decided = loop {
             let request = pin!(self.of.guard.inner.store.decide(id, decide.clone()));
             match self.ask(Phase::Decide, request).await {
-                // That it happened is worth more than what it came to.
+                // That it happened matters more than its outcome: store less of the outcome.
                 Err(error) if error.kind() == ErrorKind::TooLarge && decide.outcome.is_some() => {
                     decide.outcome = decide.outcome.and_then(|outcome| outcome.smaller());
                 }
@@ -152,8 +151,13 @@ impl<S: Store> Guarded<S> {
                 LookedUp::Overtaken
             }
             Err(error) => {
-                tracing::warn!(operation = self.of.operation.as_str(), ?id, %error, "a lookup's answer could not be recorded");
-                LookedUp::Held(Held::NotRecorded)
+                tracing::warn!(
+                    operation = self.of.operation.as_str(),
+                    ?id,
+                    %error,
+                    "the store did not record the lookup's answer; the intent stays uncertain"
+                );
+                LookedUp::Unresolved(Unresolved::NotRecorded)
             }
         }
     }

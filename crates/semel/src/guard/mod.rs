@@ -6,14 +6,14 @@
 //! | [`Guarded`] | one operation with its policy: effect, lease, retention, waiting, outage |
 //! | `protocol` | the protocol itself |
 //! | `typed` | [`Guarded::once`]: the same for values instead of bytes |
-//! | `retry` | finishes that failed and claims in doubt, tried until they are known |
-//! | `renew`, `lease_time` | keeping the lease while the work goes on, and how long it has lasted |
-//! | `wait`, `timeout` | duplicates that wait for the first one; timeouts |
-//! | `detach_on_drop` | work in its caller's task that goes on when the caller leaves |
-//! | `drain` | what is under way: bounded, and waited for at shutdown |
-//! | `answer` | what goes in and what comes out |
-//! | `lookup` | finding out about an uncertain intent |
-//! | `rebuild` | keeping only what names a result, and making the answer again |
+//! | `retry` | retries failed finishes and claims in doubt until their result is known |
+//! | `renew`, `lease_time` | renewing the lease while the work runs, and how long the lease has lasted |
+//! | `wait`, `timeout` | duplicates that wait for the first call; timeouts |
+//! | `detach_on_drop` | work in its caller's task that continues when the caller leaves |
+//! | `drain` | bounds the calls in flight, and waits for them at shutdown |
+//! | `answer` | input and result types |
+//! | `lookup` | resolving an uncertain intent |
+//! | `rebuild` | storing only a reference to the result, and rebuilding the answer from it |
 
 use std::future::Future;
 use std::pin::Pin;
@@ -41,7 +41,7 @@ mod wait;
 pub use answer::{Answer, Attempt, Execution, GuardError, WorkResult};
 pub use drain::Drained;
 pub use lookup::{Found, Lookup};
-pub(crate) use lookup::{Held, LookedUp};
+pub(crate) use lookup::{LookedUp, Unresolved};
 pub use operation::{Guarded, LEASE_MAX, LEASE_MIN, Policy, PolicyError, WAIT_MAX};
 pub use rebuild::{Kept, Rebuild, Rebuilt};
 pub use typed::{Failure, FailureKind, OnceError, Reply};
@@ -53,9 +53,9 @@ use wait::Waiters;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Limits {
-    /// Calls under way at once, waiting ones and those whose caller has left included. One more is refused.
+    /// Calls in flight at once, including waiting ones and those whose caller has left. One more is refused.
     pub calls_max: usize,
-    /// Outcomes that could not be recorded yet and are being tried again. One more is given up, loudly.
+    /// Outcomes that could not be recorded yet and are being retried. One more is given up with an error in the log.
     pub unrecorded_max: usize,
     /// How long one request to the store may take.
     pub store_timeout: Duration,
@@ -79,12 +79,12 @@ impl Default for Limits {
 
 /// Where the guard's work runs. The default is the tokio runtime of the caller.
 pub trait Spawn: Send + Sync + 'static {
-    /// Runs `task` to its end, whoever waits for it.
+    /// Runs `task` to its end, even if no caller waits for it.
     fn spawn(&self, task: Pin<Box<dyn Future<Output = ()> + Send>>);
 
-    /// By how many ms the time of day has moved ahead of the time that timers count. While a machine is suspended its
-    /// timers stand still and leases go on, so what is gained between two moments was slept. Only differences are
-    /// looked at; a time of day that is set forward looks the same, and ends leases too early rather than too late.
+    /// How many ms the wall clock is ahead of the clock that timers use. While a machine is suspended its timers
+    /// stand still but leases go on, so a gain between two moments is time asleep. Only differences are compared. A
+    /// wall clock that is set forward looks the same, and ends leases too early rather than too late.
     fn gained_ms(&self) -> i64 {
         lease_time::gained_ms()
     }
@@ -100,8 +100,10 @@ impl Spawn for CurrentRuntime {
             Ok(handle) => {
                 handle.spawn(task);
             }
-            // Only a caller dropped outside of any runtime comes here; its claim lapses into doubt.
-            Err(_) => tracing::error!("no tokio runtime is left to settle an abandoned claim"),
+            // Only a caller dropped outside of any runtime gets here; its lease expires and its intent is in doubt.
+            Err(_) => tracing::error!(
+                "a call was dropped outside of a tokio runtime; its claim stays until its lease expires"
+            ),
         }
     }
 }
@@ -148,30 +150,30 @@ impl<S: Store> Guard<S> {
         Self::with(store, Limits::default(), Metrics::new(), CurrentRuntime)
     }
 
-    /// A guard with bounds, metrics and a place to run of your own.
+    /// A guard with your own bounds, metrics and spawner.
     pub fn with(store: S, limits: Limits, metrics: Metrics, spawner: impl Spawn) -> Self {
         let tracker = Tracker::new(limits.calls_max, limits.unrecorded_max);
         let (spawner, waiters) = (Arc::new(spawner), Waiters::default());
         Self { inner: Arc::new(Inner { store, metrics, limits, spawner, waiters, tracker }) }
     }
 
-    /// One operation to guard, with the default policy.
+    /// An operation to guard, with the default policy.
     pub fn operation(&self, name: &str) -> Result<Guarded<S>, OperationError> {
         Ok(Guarded::new(self.clone(), Operation::new(name)?))
     }
 
-    /// The store behind it.
+    /// The store it uses.
     pub fn store(&self) -> &S {
         &self.inner.store
     }
 
-    /// What it has counted.
+    /// Its metrics.
     pub fn metrics(&self) -> &Metrics {
         &self.inner.metrics
     }
 
-    /// Takes no new calls, waits until all work under way has ended and every outcome is recorded, at most
-    /// for `limit`. What a service does on SIGTERM: after a full drain nothing is left uncertain.
+    /// Graceful shutdown: refuses new calls and waits, at most for `limit`, until all work in flight has ended and
+    /// every outcome is recorded. Call it on SIGTERM. After a full drain nothing is left uncertain.
     pub async fn drain(&self, limit: Duration) -> Drained {
         self.inner.tracker.drain(limit).await
     }
@@ -187,7 +189,7 @@ impl<S> std::fmt::Debug for Guard<S> {
     }
 }
 
-/// What logs show of an intent: never the raw key.
+/// An intent as logs show it: never the raw key.
 fn shown(intent: &Intent) -> String {
     format!("{intent:?}")
 }

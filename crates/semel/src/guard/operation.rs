@@ -14,11 +14,11 @@ use crate::intent::scope::Scope;
 use crate::observe::OperationMetrics;
 use crate::store::Store;
 
-/// Shortest lease. Below it a busy machine loses claims by being busy.
+/// Shortest lease. With a shorter one a busy machine would lose claims to its own load.
 pub const LEASE_MIN: Duration = Duration::from_millis(10);
-/// Longest lease: after a crash that is how long a retry is told "in progress".
+/// Longest lease: after a crash retries get "in progress" for this long.
 pub const LEASE_MAX: Duration = Duration::from_millis(LEASE_MS_MAX);
-/// Longest a duplicate may wait for the first.
+/// Longest time a duplicate may wait for the first call.
 pub const WAIT_MAX: Duration = Duration::from_secs(5 * 60);
 
 /// How an operation is guarded.
@@ -27,21 +27,21 @@ pub const WAIT_MAX: Duration = Duration::from_secs(5 * 60);
 pub struct Policy {
     /// What protects the effect.
     pub effect: Effect,
-    /// How long outcomes are remembered.
+    /// How long outcomes are kept.
     pub retention: Retention,
-    /// How long an owner is believed alive without renewing. It is renewed at a third of this.
+    /// How long an owner counts as alive without renewing. The lease is renewed every third of this.
     pub lease: Duration,
-    /// What a duplicate gets while the first is at it.
+    /// What a duplicate gets while the first call is in flight.
     pub in_flight: InFlight,
-    /// What happens when the store cannot be asked.
+    /// What happens when the store is unavailable.
     pub store_down: StoreDown,
-    /// What keys look like.
+    /// The format of keys.
     pub key_format: KeyFormat,
-    /// How long the work may take; it is dropped after that and its fate is unknown. `None` is no bound.
+    /// How long the work may take; after that it is dropped and its result is unknown. `None` is no bound.
     pub timeout: Option<Duration>,
-    /// How long after an intent became uncertain a lookup may be believed when it finds nothing.
+    /// Settle delay: how long after an intent became uncertain a lookup's "not found" is trusted.
     pub settle: Duration,
-    /// Whether the authority is asked before a replay, where a cache stands in front of it.
+    /// Whether a replay is checked with the authority, where a cache stands in front of it.
     pub verify: bool,
 }
 
@@ -61,7 +61,7 @@ impl Default for Policy {
     }
 }
 
-/// A policy that cannot hold.
+/// An invalid policy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PolicyError {
@@ -69,12 +69,12 @@ pub enum PolicyError {
     #[error("a lease of {0:?} is not between {LEASE_MIN:?} and {LEASE_MAX:?}")]
     Lease(Duration),
     /// See [`WAIT_MAX`].
-    #[error("waiting {0:?} for a duplicate is more than {WAIT_MAX:?}")]
+    #[error("an in-flight wait of {0:?} is longer than the maximum of {WAIT_MAX:?}")]
     Wait(Duration),
-    /// Nothing would be remembered.
+    /// Nothing would be kept.
     #[error("a retention of nothing would let every retry run again")]
     Retention,
-    /// The guard keeps its records apart from your rows.
+    /// A guard does not write its records in the transaction of your rows.
     #[error(
         "effect = atomic needs claim and rows in one transaction; a guard around a function cannot give that"
     )]
@@ -82,7 +82,7 @@ pub enum PolicyError {
 }
 
 impl Policy {
-    /// Whether it can hold.
+    /// Validates the policy.
     pub fn check(&self) -> Result<(), PolicyError> {
         if !(LEASE_MIN..=LEASE_MAX).contains(&self.lease) {
             return Err(PolicyError::Lease(self.lease));
@@ -102,7 +102,7 @@ impl Policy {
     }
 }
 
-/// One operation, ready to run things once. Cheap to clone.
+/// A guarded operation: runs work once per key. Cheap to clone.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -120,7 +120,7 @@ pub struct Guarded<S> {
     pub(crate) of: Arc<Of<S>>,
 }
 
-/// What a [`Guarded`] is made of, shared by its clones: every run takes one along.
+/// The parts of a [`Guarded`], shared by its clones: every run holds one.
 pub(crate) struct Of<S> {
     pub(super) guard: Guard<S>,
     pub(crate) operation: Operation,
@@ -129,7 +129,7 @@ pub(crate) struct Of<S> {
     pub(crate) lookup: Option<Arc<dyn Lookup>>,
     pub(crate) rebuild: Option<Arc<dyn Rebuild>>,
     pub(crate) metrics: OperationMetrics,
-    /// The work runs in its caller's task for as long as there is one.
+    /// The work runs in its caller's task until the caller is dropped.
     pub(super) attached: bool,
 }
 
@@ -174,19 +174,19 @@ impl<S: Store> Guarded<S> {
         Ok(self.with(|of| of.policy = policy))
     }
 
-    /// Says what protects the effect.
+    /// Sets what protects the effect.
     pub fn effect(self, effect: Effect) -> Result<Self, PolicyError> {
         let policy = Policy { effect, ..self.of.policy };
         self.policy(policy)
     }
 
-    /// Says how long outcomes are remembered.
+    /// Sets how long outcomes are kept.
     pub fn retention(self, retention: impl Into<Retention>) -> Result<Self, PolicyError> {
         let policy = Policy { retention: retention.into(), ..self.of.policy };
         self.policy(policy)
     }
 
-    /// Takes what fits a kind of work: its retention, and for payments [`verify`](Self::verify).
+    /// Sets the defaults for a kind of work: its retention, and for payments [`verify`](Self::verify).
     pub fn preset(self, preset: Preset) -> Self {
         self.with(|of| {
             of.policy.retention = preset.retention();
@@ -194,43 +194,43 @@ impl<S: Store> Guarded<S> {
         })
     }
 
-    /// Says whether the authority is asked before a replay, where a cache stands in front of it (see
+    /// Sets whether a replay is checked with the authority, where a cache stands in front of it (see
     /// [`tiered`](crate::store)). Other stores are their own authority.
     pub fn verify(self, verify: bool) -> Self {
         self.with(|of| of.policy.verify = verify)
     }
 
-    /// Says how long an owner is believed alive without renewing.
+    /// Sets how long an owner counts as alive without renewing.
     pub fn lease(self, lease: Duration) -> Result<Self, PolicyError> {
         let policy = Policy { lease, ..self.of.policy };
         self.policy(policy)
     }
 
-    /// Says what a duplicate gets while the first is at it.
+    /// Sets what a duplicate gets while the first call is in flight.
     pub fn in_flight(self, in_flight: InFlight) -> Result<Self, PolicyError> {
         let policy = Policy { in_flight, ..self.of.policy };
         self.policy(policy)
     }
 
-    /// Says what happens when the store cannot be asked.
+    /// Sets what happens when the store is unavailable.
     pub fn store_down(self, store_down: StoreDown) -> Self {
         self.with(|of| of.policy.store_down = store_down)
     }
 
-    /// Says what keys look like, so that late retries are refused instead of run.
+    /// Sets the format of keys, so that late retries are refused instead of run.
     pub fn key_format(self, key_format: KeyFormat) -> Self {
         self.with(|of| of.policy.key_format = key_format)
     }
 
-    /// Bounds the work itself.
+    /// Limits how long the work may take.
     pub fn timeout(self, timeout: Duration) -> Self {
         self.with(|of| of.policy.timeout = Some(timeout))
     }
 
-    /// Says how uncertain intents are looked up, and how long after they became uncertain "not found" may
-    /// be believed: longer than a call that was sent may still be on its way and the store's clock may jump ahead, both
-    /// together. Opaque work whose claim is lost (its lease could not be renewed) is dropped at that moment, so that
-    /// it sends nothing any more; only a process that stands still in the very act of sending can.
+    /// Sets how uncertain intents are looked up, and the settle delay after which "not found" is trusted. The delay
+    /// must be longer than the time a sent call may still be on its way plus the time the store's clock may jump
+    /// ahead. Opaque work that loses its claim (its lease could not be renewed) is dropped at that moment, so that
+    /// it sends nothing more; only a process that is paused in the very act of sending still can.
     pub fn lookup(self, lookup: impl Lookup, settle: Duration) -> Self {
         self.with(|of| {
             of.lookup = Some(Arc::new(lookup));
@@ -238,7 +238,7 @@ impl<S: Store> Guarded<S> {
         })
     }
 
-    /// Keeps only the status and what names the result, and makes the answer again for later callers.
+    /// Stores only the status and a reference to the result, and rebuilds the answer for later callers.
     pub fn minimal(self, rebuild: impl Rebuild) -> Self {
         self.rebuilt_by(Some(Arc::new(rebuild)))
     }
@@ -247,19 +247,19 @@ impl<S: Store> Guarded<S> {
         self.with(|of| of.rebuild = rebuild)
     }
 
-    /// Says what belongs to the fingerprint.
+    /// Sets what the fingerprint covers.
     pub fn recipe(self, recipe: Recipe) -> Self {
         self.with(|of| of.recipe = recipe)
     }
 
-    /// For callers that go on polling until they have their answer or are dropped: saves the hop to a task of
-    /// the work's own. A caller that holds the future without polling it would let the lease run out.
+    /// Runs the work in the caller's task, which saves the hop to another one. Only for callers that poll until they
+    /// have their answer or are dropped: one that holds the future without polling it lets the lease expire.
     #[cfg_attr(not(feature = "http"), allow(dead_code))]
     pub(crate) fn attached(self) -> Self {
         self.with(|of| of.attached = true)
     }
 
-    /// Names an intent of this operation.
+    /// The intent of this operation for a scope and a key.
     pub fn intent(&self, scope: &Scope, key: &Key) -> Intent {
         Intent::new(scope.clone(), self.of.operation.clone(), key.clone())
     }

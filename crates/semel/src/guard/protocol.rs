@@ -13,10 +13,10 @@ use tracing::Instrument;
 
 use super::answer::{Answer, Attempt, Execution, GuardError, WorkResult};
 use super::detach_on_drop::Attached;
-use super::lease_time::Begun;
+use super::lease_time::LeaseStart;
 use super::lookup::LookedUp;
 use super::operation::Guarded;
-use super::retry::{Asked, ClaimInDoubt};
+use super::retry::{ClaimInDoubt, ClaimResult};
 use super::timeout::{at_once, within};
 use super::wait::{PollBackoff, WorkingOn};
 use crate::crash;
@@ -28,26 +28,27 @@ use crate::intent::state::State;
 use crate::observe::{ClaimStatus, Phase, names};
 use crate::store::{Claim, Claimed, ErrorKind, Existing, Fate, Store, StoreError, Ticket};
 
-/// When a caller told "in progress" had better ask again.
+/// When a caller that got "in progress" should retry.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// How many times a call asks again because the answer to its claim took longer than the lease.
+/// How many claims of one call may expire before the store has answered them.
 const LAPSES_MAX: u32 = 3;
 
 fn too_slow(lease: Duration) -> StoreError {
     let message =
-        format!("the store took longer than the lease of {lease:?} to answer a claim; give it a longer one");
+        format!("the store took longer than the lease of {lease:?} to answer a claim; set a longer lease");
     StoreError::new(ErrorKind::Unavailable, Fate::NotApplied, message)
 }
 
 impl<S: Store> Guarded<S> {
-    /// Runs `work` once for this intent, or gives what an earlier run ended in.
+    /// Runs `work` once for this intent, or replays the outcome of an earlier run.
     ///
-    /// - Once claimed, the work runs to its end and its outcome is recorded, also when the caller goes away:
-    ///   dropping the returned future cancels nothing.
-    /// - The same intent with another fingerprint is refused before anything else is looked at.
+    /// - Once claimed, the work runs to its end and its outcome is recorded, even if the caller leaves: dropping the
+    ///   returned future cancels nothing.
+    /// - The same intent with another fingerprint is refused before anything else is checked.
     /// - A panic or a timeout leaves an opaque effect uncertain; a protected one may run again.
-    /// - If the outcome cannot be recorded the caller gets the true answer, flagged, and recording goes on.
+    /// - If the outcome cannot be recorded, the caller still gets the answer, with [`Answer::stored`] false, and
+    ///   recording is retried.
     pub async fn run<F, Fut>(
         &self,
         intent: Intent,
@@ -62,8 +63,8 @@ impl<S: Store> Guarded<S> {
         self.run_with(intent, fingerprint, work).await.map(|(answer, _)| answer)
     }
 
-    /// As [`run`](Self::run), for work that has something for this caller beside what is recorded. There is none
-    /// where nothing ran for it.
+    /// As [`run`](Self::run), for work that returns something to this caller beyond what is recorded: `None` if nothing
+    /// ran for this call.
     #[expect(clippy::manual_async_fn, reason = "an async function holds its arguments twice")]
     pub(crate) fn run_with<F, Fut, T>(
         &self,
@@ -91,29 +92,29 @@ impl<S: Store> Guarded<S> {
             };
             let mut wait = Wait::new(self.of.policy.in_flight);
             let (mut looked_up, mut lapses) = (false, 0);
-            // Once somebody was seen at it, an outage does not make it nobody.
+            // Once another owner was seen, an outage does not mean that there is none.
             let mut met = None;
-            // The ways that wait are boxed: else every call would carry the room they need.
+            // The branches that wait are boxed: otherwise every call's future would be as large as they are.
             loop {
-                let asked = self.begin();
+                let start = self.lease_start();
                 let (claimed, given_back) = match self.claim(&claim).await {
-                    Ok(Asked { claimed, given_back }) => (Ok(claimed), given_back),
+                    Ok(ClaimResult { claimed, given_back }) => (Ok(claimed), given_back),
                     Err(error) => (Err(error), false),
                 };
                 if given_back {
-                    // What becomes of the earlier tries is given back under their owner. Whoever ran under it too
-                    // would have its claim freed while it runs.
+                    // The earlier tries are being given back under the old owner. Work that ran under it, too, would
+                    // have its claim released while it runs.
                     claim.owner = Owner::random();
                 }
                 match claimed {
-                    Ok(Claimed::Run(ticket)) if self.since(&asked) < self.of.policy.lease => {
+                    Ok(Claimed::Run(ticket)) if self.since(&start) < self.of.policy.lease => {
                         if self.of.policy.key_format != KeyFormat::Any {
                             Box::pin(self.check_key_age_when_claimed(&claim, &ticket)).await?;
                         }
                         if ticket.other_recipe {
                             self.of.metrics.other_recipe();
                         }
-                        return self.run_to_the_end(intent, Held { ticket, asked }, permit, work).await;
+                        return self.run_to_the_end(intent, OwnClaim { ticket, start }, permit, work).await;
                     }
                     Ok(Claimed::Run(_)) => Box::pin(self.lapsed(&mut claim, &mut lapses)).await?,
                     Ok(Claimed::Uncertain(existing)) if existing.record.head.owner == claim.owner => {
@@ -125,7 +126,7 @@ impl<S: Store> Guarded<S> {
                         Box::pin(self.wait_for(existing, &mut wait)).await?;
                         met = Some(GuardError::InFlight { retry_after: RETRY_AFTER });
                     }
-                    // Its lease ran out, but its owner lives, in this very process: no time to look anything up.
+                    // Its lease has expired, but its owner still runs in this process: nothing to look up yet.
                     Ok(Claimed::Uncertain(existing)) if self.is_worked_on(&intent.id()) => {
                         Box::pin(self.wait_for(existing, &mut wait)).await?;
                         met = Some(GuardError::InFlight { retry_after: RETRY_AFTER });
@@ -144,14 +145,14 @@ impl<S: Store> Guarded<S> {
                             LookedUp::Applied | LookedUp::NotApplied | LookedUp::Overtaken => {
                                 looked_up = true
                             }
-                            LookedUp::Held(held) => {
-                                return Err(GuardError::Uncertain { id, settles_in: held.settles_in() });
+                            LookedUp::Unresolved(why) => {
+                                return Err(GuardError::Uncertain { id, settles_in: why.settles_in() });
                             }
                         }
                     }
                     Err(error) => match met {
                         Some(met) => {
-                            // A claim in doubt was kept for the unguarded run that does not come.
+                            // A claim in doubt was kept for an unguarded run, which now does not happen.
                             if self.runs_open(&error) && error.fate() != Fate::NotApplied {
                                 self.give_back_later(&claim);
                             }
@@ -167,15 +168,15 @@ impl<S: Store> Guarded<S> {
         }
     }
 
-    /// Whether the work runs although the store failed: only while it cannot be asked. A store that answers
-    /// "full" or "corrupt" will say so to every retry, and each of them would run.
+    /// Whether the work runs although the store failed: only while the store is unavailable. A store that answers
+    /// "full" or "corrupt" says so to every retry, and each of them would run.
     pub(super) fn runs_open(&self, error: &StoreError) -> bool {
         self.of.policy.store_down == StoreDown::Open
             && matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Busy)
     }
 
-    /// Our own claim, whose answer took longer than its lease: nothing ran under it, and nothing will, because somebody
-    /// may have decided about it meanwhile. It is given back and asked for anew.
+    /// The store answered our claim only after its lease had expired. Nothing ran under it, and nothing will, because
+    /// another caller may have decided it meanwhile. It is given back and claimed again under a new owner.
     async fn lapsed(&self, claim: &mut Claim, lapses: &mut u32) -> Result<(), GuardError> {
         self.give_back_lapsed(claim).await;
         *lapses += 1;
@@ -186,7 +187,7 @@ impl<S: Store> Guarded<S> {
         Ok(())
     }
 
-    /// Refuses a key whose age speaks against it. Gives how long that stays so, where it has an end.
+    /// Refuses a key that is too old or from the future. Otherwise returns how long it stays valid, if that is limited.
     pub(crate) async fn check_key_age(&self, intent: &Intent) -> Result<Option<Duration>, GuardError> {
         let policy = &self.of.policy;
         match self.ask(Phase::Read, pin!(self.of.guard.inner.store.now())).await {
@@ -195,14 +196,14 @@ impl<S: Store> Guarded<S> {
                 let fine_ms = policy.key_format.fine_for_ms(intent.key(), policy.retention, now);
                 Ok(fine_ms.map(Duration::from_millis))
             }
-            // The claim will fail too, and say what the policy makes of it.
+            // The claim will fail too, and apply the outage policy.
             Err(error) if self.runs_open(&error) => Ok(None),
             Err(error) => Err(GuardError::StoreUnavailable(error)),
         }
     }
 
-    /// Once more by the time at which it was claimed: while a caller waits and asks again, the outcome of an earlier
-    /// run may be forgotten.
+    /// Checks the key's age again at the time of the claim: while a caller waited, the outcome of an earlier run may
+    /// have passed its retention.
     async fn check_key_age_when_claimed(&self, claim: &Claim, ticket: &Ticket) -> Result<(), GuardError> {
         let claimed_at = StoreTime(ticket.lease_until.0.saturating_sub(claim.lease_ms));
         let fine = self.judge_key_age(&claim.intent, claimed_at);
@@ -221,8 +222,8 @@ impl<S: Store> Guarded<S> {
         }
     }
 
-    /// Asks for the claim, counted and traced.
-    async fn claim(&self, claim: &Claim) -> Result<Asked, StoreError> {
+    /// Claims the intent, with metrics and a span.
+    async fn claim(&self, claim: &Claim) -> Result<ClaimResult, StoreError> {
         let span = tracing::info_span!(
             names::SPAN_CLAIM,
             idempotency.operation = self.of.operation.as_str(),
@@ -239,7 +240,7 @@ impl<S: Store> Guarded<S> {
         let result =
             if span.is_disabled() { known.await } else { Box::pin(known.instrument(span.clone())).await };
         doubt.settle(&result);
-        let (status, existing) = match result.as_ref().map(|asked| &asked.claimed) {
+        let (status, existing) = match result.as_ref().map(|result| &result.claimed) {
             Ok(Claimed::Run(_)) => (ClaimStatus::Run, None),
             Ok(Claimed::Mismatch) => (ClaimStatus::Mismatch, None),
             Ok(Claimed::InFlight(existing)) => (ClaimStatus::InFlight, Some(existing)),
@@ -271,16 +272,16 @@ impl<S: Store> Guarded<S> {
         let record = existing.record;
         let verdict =
             if record.head.state == State::FailedFinal { Verdict::FailedFinal } else { Verdict::Completed };
-        // Decided without an outcome, or by a store that lost it: done, body not kept. Never run again.
+        // Decided without an outcome, or the store lost it: done, body not kept. Never run again.
         let outcome = record.outcome.clone().unwrap_or_else(Outcome::unknown);
         match outcome.body {
             Body::Kept(_) | Body::NotKept => Ok(Answer::replay(verdict, outcome)),
-            // Boxed: else every call would carry the room for what few need.
-            _ => Box::pin(self.given_again(&record.intent, verdict, outcome)).await,
+            // Boxed: otherwise every call's future would be larger for what few need.
+            _ => Box::pin(self.replay_stored(&record.intent, verdict, outcome)).await,
         }
     }
 
-    /// Returns when asking again makes sense, or with "in progress" when this caller may wait no longer.
+    /// Returns when another claim makes sense, or with "in progress" when this caller may wait no longer.
     async fn wait_for(&self, existing: Existing, wait: &mut Wait) -> Result<(), GuardError> {
         let id = existing.record.intent.id();
         let Some(deadline) = wait.deadline.filter(|deadline| Instant::now() < *deadline) else {
@@ -288,9 +289,9 @@ impl<S: Store> Guarded<S> {
             return Err(GuardError::InFlight { retry_after: RETRY_AFTER });
         };
         let end = self.of.guard.inner.waiters.end_of(&id);
-        if end.is_none() && !wait.asked_again {
-            // It may have ended here between our claim and our look: ask once more before pausing.
-            wait.asked_again = true;
+        if end.is_none() && !wait.claimed_again {
+            // It may have ended here between our claim and this check: claim once more before polling.
+            wait.claimed_again = true;
             return Ok(());
         }
         match end {
@@ -302,14 +303,14 @@ impl<S: Store> Guarded<S> {
         Ok(())
     }
 
-    /// Somebody else's process has it: look (reading only) until it has changed or time is up.
+    /// Another process has it: polls, reading only, until the record has changed or time is up.
     async fn poll_until_changed(&self, existing: &Existing, deadline: Instant, wait: &mut Wait) {
         let id = existing.record.intent.id();
         let seen = existing.record.head;
         while Instant::now() < deadline {
-            tokio::time::sleep_until((Instant::now() + wait.pauses.next()).min(deadline)).await;
+            tokio::time::sleep_until((Instant::now() + wait.backoff.next()).min(deadline)).await;
             match self.ask(Phase::Read, pin!(self.of.guard.inner.store.get(id))).await {
-                // A renewal moves the lease, nothing else.
+                // A renewal changes the lease, nothing else.
                 Ok(Some(record))
                     if record.head.state == State::InProgress && record.head.epoch == seen.epoch => {}
                 Ok(_) => return,
@@ -318,11 +319,11 @@ impl<S: Store> Guarded<S> {
         }
     }
 
-    /// From here on the caller may go away: the work is a task of its own.
+    /// From here on the caller may leave: the work has a task of its own.
     async fn run_to_the_end<F, Fut, T>(
         &self,
         intent: Intent,
-        held: Held,
+        own: OwnClaim,
         permit: OwnedSemaphorePermit,
         work: F,
     ) -> Result<(Answer, Option<T>), GuardError>
@@ -331,12 +332,12 @@ impl<S: Store> Guarded<S> {
         Fut: Future<Output = (Execution, T)> + Send + 'static,
         T: Send + 'static,
     {
-        // Marked before the task first runs: a duplicate that comes now shall find whom to wait for.
-        let working_on = self.of.guard.inner.waiters.working_on(held.ticket.id);
+        // Marked before the task first runs, so that a duplicate that comes now waits for it.
+        let working_on = self.of.guard.inner.waiters.working_on(own.ticket.id);
         let span = tracing::info_span!(names::SPAN_RUN, idempotency.operation = self.of.operation.as_str());
         let id = intent.id();
-        let task = self.clone().run_claimed(intent, held, working_on, permit, work);
-        // Where nobody listens a span costs a little all the same, each time something is polled under it.
+        let task = self.clone().run_claimed(intent, own, working_on, permit, work);
+        // Even a disabled span costs a little at every poll under it.
         let task: Pin<Box<dyn Future<Output = _> + Send>> =
             if span.is_disabled() { Box::pin(task) } else { Box::pin(task.instrument(span)) };
         if self.of.attached {
@@ -347,16 +348,16 @@ impl<S: Store> Guarded<S> {
             // The caller may be gone; the outcome is recorded.
             let _ = answer.send(task.await);
         });
-        // The task is only ever dropped with its runtime; what it had done then is not known here.
+        // The task is only dropped with its runtime; what it had done by then is not known here.
         answered.await.unwrap_or(Err(GuardError::Uncertain { id, settles_in: None }))
     }
 
-    /// The task itself. A function that gives a block, because an async function holds its arguments twice.
+    /// The task that runs the work under its claim and records the outcome.
     #[expect(clippy::manual_async_fn, reason = "an async function holds its arguments twice")]
     fn run_claimed<F, Fut, T>(
         self,
         intent: Intent,
-        held: Held,
+        own: OwnClaim,
         working_on: WorkingOn,
         permit: OwnedSemaphorePermit,
         work: F,
@@ -367,7 +368,7 @@ impl<S: Store> Guarded<S> {
         T: Send + 'static,
     {
         async move {
-            let ticket = &held.ticket;
+            let ticket = &own.ticket;
             crash::point(crash::AFTER_CLAIM);
             let _running = self.of.metrics.running();
             let attempt =
@@ -375,15 +376,15 @@ impl<S: Store> Guarded<S> {
             crash::point(crash::BEFORE_EFFECT);
             let ran = {
                 let mut work = pin!(run_caught(work, attempt, self.of.policy.timeout));
-                // If the work is ready at once, no timer is ever made.
+                // If the work is ready at once, no timer is made.
                 if let Some(ran) = at_once(work.as_mut()).await {
                     ran
                 } else {
-                    Box::pin(self.keeping_lease(work, &held)).await
+                    Box::pin(self.keeping_lease(work, &own)).await
                 }
             };
             crash::point(crash::AFTER_EFFECT);
-            let (verdict, outcome) = ran.told(self.of.policy.effect);
+            let (verdict, outcome) = ran.to_record(self.of.policy.effect);
             crash::point(crash::BEFORE_FINISH);
             let span =
                 tracing::info_span!(names::SPAN_FINISH, idempotency.operation = self.of.operation.as_str());
@@ -394,7 +395,8 @@ impl<S: Store> Guarded<S> {
             drop(working_on);
             let result = match ran {
                 Ran::Returned(execution, given) => {
-                    self.told(&intent, recorded, verdict, execution).await.map(|answer| (answer, Some(given)))
+                    let answer = self.to_answer(&intent, recorded, verdict, execution).await;
+                    answer.map(|answer| (answer, Some(given)))
                 }
                 Ran::Panicked => Err(GuardError::Panicked { verdict }),
                 Ran::TimedOut(limit) => Err(GuardError::TimedOut { limit, verdict }),
@@ -408,12 +410,16 @@ impl<S: Store> Guarded<S> {
 
     /// Runs the work to its end and renews its lease meanwhile.
     ///
-    /// A claim that is lost does not end the work: what it does cannot be taken back, and its outcome may still be the
-    /// first to arrive. But where a lookup may say "not applied" once the settle delay is over, opaque work is dropped
-    /// at once, so that the whole delay is there for a call it has sent. The lease is looked at first: a process that
-    /// stood still, or whose machine slept, does not send one more.
-    async fn keeping_lease<T>(&self, mut work: impl Future<Output = Ran<T>> + Unpin, held: &Held) -> Ran<T> {
-        let lost = self.keep_lease(held.ticket, held.asked);
+    /// A lost claim does not end the work: its effects cannot be undone, and its outcome may still be the first to
+    /// arrive. But where a lookup may say "not applied" after the settle delay, opaque work is dropped at once, so that
+    /// a call it has sent has the whole delay to arrive. The lease is polled before the work: a process that was paused
+    /// or suspended does not send one more call.
+    async fn keeping_lease<T>(
+        &self,
+        mut work: impl Future<Output = Ran<T>> + Unpin,
+        own: &OwnClaim,
+    ) -> Ran<T> {
+        let lost = self.keep_lease(own.ticket, own.start);
         if self.of.lookup.is_some() && !self.of.policy.effect.may_rerun() {
             return tokio::select! {
                 biased;
@@ -428,7 +434,7 @@ impl<S: Store> Guarded<S> {
         }
     }
 
-    /// The store is down and the policy is open: the work runs, and the answer says that nothing guards it.
+    /// The store is down and the policy is open (fail-open): the work runs without a claim, and the answer says so.
     async fn run_unguarded<F, Fut, T>(
         &self,
         claim: Claim,
@@ -445,7 +451,7 @@ impl<S: Store> Guarded<S> {
         tracing::warn!(
             operation = self.of.operation.as_str(),
             intent = super::shown(&intent),
-            "running unguarded: the store is down"
+            "running unguarded: the store is down and the policy is open; a duplicate may run too"
         );
         let (answer, answered) = oneshot::channel();
         let id = intent.id();
@@ -453,7 +459,7 @@ impl<S: Store> Guarded<S> {
         self.of.guard.spawn(async move {
             let ran =
                 run_caught(work, Attempt { intent, number: 1, epoch: None }, this.of.policy.timeout).await;
-            let (verdict, outcome) = ran.told(this.of.policy.effect);
+            let (verdict, outcome) = ran.to_record(this.of.policy.effect);
             this.record_later(claim, verdict, outcome.cloned());
             drop(permit);
             let _ = answer.send(match ran {
@@ -470,11 +476,10 @@ impl<S: Store> Guarded<S> {
     }
 }
 
-/// How far a waiting caller has come.
 struct Wait {
     deadline: Option<Instant>,
-    asked_again: bool,
-    pauses: PollBackoff,
+    claimed_again: bool,
+    backoff: PollBackoff,
 }
 
 impl Wait {
@@ -483,28 +488,28 @@ impl Wait {
             InFlight::Reject => None,
             InFlight::Wait(wait) => Some(Instant::now() + wait),
         };
-        Self { deadline, asked_again: false, pauses: PollBackoff::new() }
+        Self { deadline, claimed_again: false, backoff: PollBackoff::new() }
     }
 }
 
-/// A claim that is ours, and when it was asked for.
+/// A claim that is ours, and when it was requested.
 #[derive(Clone, Copy)]
-struct Held {
+struct OwnClaim {
     ticket: Ticket,
-    asked: Begun,
+    start: LeaseStart,
 }
 
 enum Ran<T> {
     Returned(Execution, T),
     Panicked,
     TimedOut(Duration),
-    /// It was dropped because its claim was lost.
+    /// The work was dropped because its claim was lost.
     ClaimLost,
 }
 
 impl<T> Ran<T> {
-    /// What is recorded of it.
-    fn told(&self, effect: Effect) -> (Verdict, Option<&Outcome>) {
+    /// The verdict and outcome to record.
+    fn to_record(&self, effect: Effect) -> (Verdict, Option<&Outcome>) {
         match self {
             Self::Returned(execution, _) => (execution.ended.verdict(effect), Some(&execution.outcome)),
             Self::Panicked | Self::TimedOut(_) | Self::ClaimLost => {
@@ -514,7 +519,7 @@ impl<T> Ran<T> {
     }
 }
 
-/// The work, with its panics caught (also those before its first await) and its time bounded.
+/// Runs the work with its time bounded and its panics caught, even those before its first await.
 #[expect(clippy::manual_async_fn, reason = "an async function holds its arguments twice")]
 fn run_caught<F, Fut, T>(work: F, attempt: Attempt, timeout: Option<Duration>) -> impl Future<Output = Ran<T>>
 where
@@ -523,7 +528,7 @@ where
 {
     async move {
         let Ok(work) = catch_unwind(AssertUnwindSafe(|| work(attempt))) else { return Ran::Panicked };
-        // Pinned here, so that it is there once and not again in each way of waiting for it.
+        // Pinned here, so that the future is held once and not again in each branch that awaits it.
         let caught = pin!(AssertUnwindSafe(work).catch_unwind());
         let result = match timeout {
             None => caught.await,

@@ -1,4 +1,4 @@
-//! Keeping no more of an answer than what names its result.
+//! Storing only a reference to the result, and rebuilding the answer from it.
 
 use std::error::Error;
 use std::fmt;
@@ -15,20 +15,20 @@ use crate::intent::identity::{Intent, Operation};
 use crate::intent::outcome::{Body, Headers, Outcome, Verdict};
 use crate::store::{ErrorKind, Fate, Store, StoreError};
 
-/// What is left of an answer in the store: enough to make it again.
+/// What the store keeps of an answer: enough to rebuild it.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Kept {
-    /// Of which intent.
+    /// The intent.
     pub intent: Intent,
     /// The status or code.
     pub code: u16,
-    /// What [`Rebuild::reference`] gave.
+    /// What [`Rebuild::reference`] returned.
     pub reference: String,
 }
 
-/// Makes an answer again from what names its result, so that the store need not keep the answer itself: no names, no
-/// addresses, no amounts; the status and `pay_123`.
+/// Rebuilds an answer from a reference to its result, so that the store need not keep the answer itself: only the
+/// status and `pay_123`, no names, no addresses, no amounts.
 ///
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
@@ -58,11 +58,11 @@ pub struct Kept {
 /// # Ok::<(), Box<dyn Error>>(()) }).unwrap();
 /// ```
 pub trait Rebuild: Send + Sync + 'static {
-    /// What names the result of this outcome. `None` keeps the outcome as it is: a refusal has no resource.
+    /// The reference to the result of this outcome. `None` stores the outcome as it is: a refusal has no resource.
     fn reference(&self, outcome: &Outcome) -> Option<String>;
 
-    /// The answer for a later caller. It only reads, and is asked for every replay. An error is told to the caller as
-    /// one, who may ask again; the work is never run again for it.
+    /// The answer for a later caller. It must only read, and is called for every replay. The caller gets an error as
+    /// [`GuardError::NotRebuilt`] and may retry; the work never runs again for it.
     fn rebuild(&self, kept: Kept) -> Rebuilt<'_>;
 }
 
@@ -76,10 +76,10 @@ impl fmt::Debug for dyn Rebuild {
     }
 }
 
-/// What of an outcome is given to the store.
+/// The part of an outcome that is stored.
 pub(crate) fn kept(rebuild: Option<&dyn Rebuild>, operation: &Operation, outcome: Outcome) -> Outcome {
     let Some(rebuild) = rebuild else { return outcome.kept() };
-    // The work is done: whatever this does, the outcome is recorded.
+    // The work is done, so a panic here must not keep its outcome from being recorded.
     let reference = std::panic::catch_unwind(AssertUnwindSafe(|| rebuild.reference(&outcome)));
     match reference {
         Ok(Some(reference)) => {
@@ -89,20 +89,22 @@ pub(crate) fn kept(rebuild: Option<&dyn Rebuild>, operation: &Operation, outcome
         Ok(None) => outcome.kept(),
         Err(_) => {
             let operation = operation.as_str();
-            tracing::error!(operation, "naming a result panicked; only that it is done is kept");
+            tracing::error!(
+                operation,
+                "Rebuild::reference panicked; the status is stored without a body, so replays have none"
+            );
             Outcome { headers: Headers::NONE, ..outcome.tombstone() }
         }
     }
 }
 
 impl<S: Store> Guarded<S> {
-    /// What of an outcome is given to the store.
     pub(super) fn kept(&self, outcome: Outcome) -> Outcome {
         kept(self.of.rebuild.as_deref(), &self.of.operation, outcome)
     }
 
-    /// A stored outcome, as a caller gets it.
-    pub(crate) async fn given_again(
+    /// The answer for a stored outcome; rebuilds it where only a reference is stored.
+    pub(crate) async fn replay_stored(
         &self,
         intent: &Intent,
         verdict: Verdict,
@@ -112,7 +114,7 @@ impl<S: Store> Guarded<S> {
             Body::Kept(_) | Body::NotKept => return Ok(Answer::replay(verdict, outcome)),
             Body::Sealed(_) => {
                 let message = "the outcome is compressed or encrypted, and this store was opened without \
-                               Protected; open it as those who wrote it did";
+                               Protected; open it with the same protection as the process that wrote it";
                 let error = StoreError::new(ErrorKind::Misconfigured, Fate::NotApplied, message);
                 return Err(GuardError::StoreUnavailable(error));
             }
@@ -123,22 +125,20 @@ impl<S: Store> Guarded<S> {
                 operation = self.of.operation.as_str(),
                 intent = super::shown(intent),
                 why,
-                "an answer could not be made again"
+                "a stored answer could not be rebuilt; the caller gets an error and may retry"
             );
             GuardError::NotRebuilt { why }
         };
         let Some(rebuild) = &self.of.rebuild else {
-            return Err(failed(
-                "only a reference was kept, and the operation has nothing to rebuild from it".into(),
-            ));
+            return Err(failed("only a reference is stored, and the operation has no Rebuild for it".into()));
         };
         let kept = Kept { intent: intent.clone(), code: outcome.code, reference };
         let rebuilding = AssertUnwindSafe(async { rebuild.rebuild(kept).await }).catch_unwind();
         match tokio::time::timeout(self.of.guard.inner.limits.lookup_timeout, rebuilding).await {
             Ok(Ok(Ok(outcome))) => Ok(Answer::replay(verdict, outcome)),
             Ok(Ok(Err(error))) => Err(failed(error.to_string())),
-            Ok(Err(_)) => Err(failed("it panicked".into())),
-            Err(_) => Err(failed("it took too long".into())),
+            Ok(Err(_)) => Err(failed("Rebuild::rebuild panicked".into())),
+            Err(_) => Err(failed("Rebuild::rebuild timed out".into())),
         }
     }
 }
@@ -147,7 +147,7 @@ impl<S: Store> Guarded<S> {
 mod tests {
     use super::*;
 
-    /// Names a result, names none, or panics.
+    /// Returns a reference, returns none, or panics.
     struct Names(Option<&'static str>);
 
     impl Rebuild for Names {
@@ -157,7 +157,7 @@ mod tests {
         }
 
         fn rebuild(&self, _: Kept) -> Rebuilt<'_> {
-            Box::pin(async { Err("nobody asks".into()) })
+            Box::pin(async { Err("unused".into()) })
         }
     }
 
@@ -169,6 +169,6 @@ mod tests {
         let none = Headers::NONE;
         assert_eq!(kept(Some("7")), Outcome { code: 201, headers: none, body: Body::Reference("7".into()) });
         assert_eq!(kept(Some("panic")), Outcome { code: 201, headers: Headers::NONE, body: Body::NotKept });
-        assert_eq!(kept(None), outcome(), "what has no name is kept as it is");
+        assert_eq!(kept(None), outcome(), "without a reference the outcome is kept as it is");
     }
 }

@@ -1,4 +1,4 @@
-//! Claims in doubt and outcomes that could not be recorded: tried until they are known.
+//! Retries claims in doubt and outcomes that could not be recorded until their result is known.
 
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -13,22 +13,23 @@ use crate::intent::state::State;
 use crate::observe::{FinishStatus, Phase};
 use crate::store::{Claim, Claimed, ErrorKind, Fate, Finish, Finished, Store, StoreError, Ticket};
 
-/// Times a claim is asked for before the outage policy decides.
+/// Max attempts to claim before the outage policy decides.
 const CLAIM_TRIES: u32 = 3;
-/// Times a claim in doubt is asked about before it is left to its lease, when it got no permit to ask for longer.
+/// Max attempts to give back a claim in doubt that got no permit to go on; then it is left to its lease.
 const SETTLE_TRIES: u32 = 10;
-/// PollBackoff between tries in the background.
+/// Shortest and longest backoff between retries in the background.
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
-/// How long an outcome is tried to be recorded, or a claim to be given back, before it is given up, loudly.
+/// How long recording an outcome, or giving back a claim, is retried before it is given up with an error in the log.
 const UNRECORDED_MAX: Duration = Duration::from_secs(60 * 60);
 
+/// Exponential backoff with jitter.
 fn pause(attempt: u32) -> Duration {
     let longest = PAUSE_MIN.saturating_mul(1 << attempt.min(10)).min(PAUSE_MAX);
     longest.mul_f64(0.5 + fastrand::f64() * 0.5)
 }
 
-/// The ticket of a claim that is ours, also when its lease has run out meanwhile: the fence is the epoch.
+/// The ticket of a claim that is ours, even if its lease has expired: the epoch is the fencing token.
 fn own_ticket(claimed: &Claimed, claim: &Claim) -> Option<Ticket> {
     match claimed {
         Claimed::Run(ticket) => Some(*ticket),
@@ -40,22 +41,21 @@ fn own_ticket(claimed: &Claimed, claim: &Claim) -> Option<Ticket> {
     }
 }
 
-/// What asking for a claim came to.
-pub(super) struct Asked {
+/// The store's answer to a claim.
+pub(super) struct ClaimResult {
     pub(super) claimed: Claimed,
-    /// An earlier try may have gone through; it is being given back under the claim's owner.
+    /// An earlier try may have been applied; it is being given back under the claim's owner.
     pub(super) given_back: bool,
 }
 
-/// Somebody holds the key, and who it is cannot be seen: a transaction that is still open, which may be our own
-/// earlier try. Where nothing of ours is in doubt that is in flight like any other; where something is, it is no
-/// answer yet.
-fn is_unseen(claimed: &Claimed) -> bool {
-    matches!(claimed, Claimed::InFlight(existing) if existing.record.head.owner == Owner::NOBODY)
+/// The key is locked by a transaction that is still open, so its owner cannot be read; it may be our own earlier try.
+/// If none of our tries is in doubt, that is in flight like any other. If one is, this is no answer yet.
+fn is_owner_unknown(claimed: &Claimed) -> bool {
+    matches!(claimed, Claimed::InFlight(existing) if existing.record.head.owner == Owner::NONE)
 }
 
 impl<S: Store> Guarded<S> {
-    /// One request to the store: bounded, and counted when it fails. No answer in time is doubt.
+    /// Sends one request to the store with a timeout, and counts a failure. A timeout leaves the request in doubt.
     pub(crate) fn ask<T>(
         &self,
         phase: Phase,
@@ -85,9 +85,9 @@ impl<S: Store> Guarded<S> {
         }
     }
 
-    /// Asks for a claim until the store has answered. Asking again under the same owner is safe: a claim
-    /// that went through unseen is given to its owner once more.
-    pub(super) async fn claim_until_known(&self, claim: &Claim) -> Result<Asked, StoreError> {
+    /// Retries a claim until the store has answered. A retry under the same owner is safe: a claim that was applied
+    /// before is given to its owner again.
+    pub(super) async fn claim_until_known(&self, claim: &Claim) -> Result<ClaimResult, StoreError> {
         let (mut tries, mut doubt) = (0, false);
         loop {
             tries += 1;
@@ -97,16 +97,16 @@ impl<S: Store> Guarded<S> {
                 false => self.ask(Phase::Claim, pin!(store.claim(claim.clone()))).await,
             };
             match asked {
-                Ok(claimed) if doubt && is_unseen(&claimed) => {
+                Ok(claimed) if doubt && is_owner_unknown(&claimed) => {
                     if tries == CLAIM_TRIES {
-                        // Nothing runs for this caller; whatever becomes of its earlier try is given back.
+                        // Nothing runs for this caller, so an earlier try that was applied is given back.
                         self.give_back_later(claim);
-                        return Ok(Asked { claimed, given_back: true });
+                        return Ok(ClaimResult { claimed, given_back: true });
                     }
                 }
-                Ok(claimed) => return Ok(Asked { claimed, given_back: false }),
+                Ok(claimed) => return Ok(ClaimResult { claimed, given_back: false }),
                 Err(error) => {
-                    // One try in doubt leaves the claim in doubt, whatever is known of the others.
+                    // One try in doubt leaves the claim in doubt, whatever became of the others.
                     doubt |= error.fate() != Fate::NotApplied;
                     if !error.may_retry() || tries == CLAIM_TRIES {
                         return Err(if doubt { error.in_doubt() } else { error });
@@ -117,8 +117,8 @@ impl<S: Store> Guarded<S> {
         }
     }
 
-    /// Gives back a claim that may have gone through although nobody will run it: otherwise its lease would
-    /// run out and leave an intent uncertain that never started.
+    /// Releases a claim that may have been applied although no work will run under it. Otherwise its lease would
+    /// expire and leave an intent uncertain that never started.
     pub(super) async fn give_back(&self, claim: Claim) {
         let permit = self.of.guard.inner.tracker.give_back_permit();
         let started = tokio::time::Instant::now();
@@ -126,7 +126,7 @@ impl<S: Store> Guarded<S> {
             let goes_on =
                 (permit.is_some() || attempt + 1 < SETTLE_TRIES) && started.elapsed() < UNRECORDED_MAX;
             match self.ask(Phase::Claim, pin!(self.of.guard.inner.store.claim(claim.clone()))).await {
-                Ok(claimed) if !is_unseen(&claimed) => {
+                Ok(claimed) if !is_owner_unknown(&claimed) => {
                     if let Some(ticket) = own_ticket(&claimed, &claim) {
                         self.release_until_known(ticket).await;
                     }
@@ -141,11 +141,11 @@ impl<S: Store> Guarded<S> {
         tracing::warn!(
             operation = self.of.operation.as_str(),
             intent = super::shown(&claim.intent),
-            "a claim in doubt was left to its lease"
+            "gave up releasing a claim in doubt; if the store has it, it stays until its lease expires"
         );
     }
 
-    /// The claim is there, perhaps only because it was asked for in order to be given back: it must not stay.
+    /// Releases a claim, which may exist only because [`give_back`](Self::give_back) had to claim it: it must not stay.
     async fn release_until_known(&self, ticket: Ticket) {
         let started = tokio::time::Instant::now();
         for attempt in 0.. {
@@ -159,17 +159,17 @@ impl<S: Store> Guarded<S> {
         }
     }
 
-    /// Gives back a claim that came too late to be run, while its caller waits for a moment. After that, and if the
-    /// caller leaves, it goes on in the background.
+    /// Gives back a claim that came too late to be used. The caller waits at most the store timeout; after that, or if
+    /// the caller leaves, it continues in the background.
     pub(super) async fn give_back_lapsed(&self, claim: &Claim) {
         let mut doubt = ClaimInDoubt::new(self, claim);
-        let patience = self.of.guard.inner.limits.store_timeout;
-        doubt.settled = tokio::time::timeout(patience, self.give_back(claim.clone())).await.is_ok();
+        let limit = self.of.guard.inner.limits.store_timeout;
+        doubt.settled = tokio::time::timeout(limit, self.give_back(claim.clone())).await.is_ok();
     }
 
-    /// Work that ran unguarded is recorded as soon as the store is back, so that retries from then on find it.
+    /// Records work that ran unguarded as soon as the store is back, so that later retries find it.
     pub(super) fn record_later(&self, claim: Claim, verdict: Verdict, outcome: Option<Outcome>) {
-        let Some(place) = self.of.guard.inner.tracker.unrecorded() else {
+        let Some(permit) = self.of.guard.inner.tracker.unrecorded() else {
             self.of.metrics.finalize(FinishStatus::Lost);
             return;
         };
@@ -179,7 +179,7 @@ impl<S: Store> Guarded<S> {
             let started = tokio::time::Instant::now();
             for attempt in 0.. {
                 match this.ask(Phase::Claim, pin!(this.of.guard.inner.store.claim(claim.clone()))).await {
-                    Ok(claimed) if is_unseen(&claimed) && started.elapsed() < UNRECORDED_MAX => {}
+                    Ok(claimed) if is_owner_unknown(&claimed) && started.elapsed() < UNRECORDED_MAX => {}
                     Ok(claimed) => {
                         match own_ticket(&claimed, &claim) {
                             Some(ticket) => {
@@ -187,7 +187,7 @@ impl<S: Store> Guarded<S> {
                                 let finish = Finish { verdict, outcome, retention: this.of.policy.retention };
                                 this.finish_until_known(&claim.intent, ticket, finish).await;
                             }
-                            // Somebody else ran it too: what an open policy accepts.
+                            // Another caller ran it too, which an open policy accepts.
                             None => this.of.metrics.finalize(FinishStatus::OwnerMismatch),
                         }
                         break;
@@ -200,29 +200,30 @@ impl<S: Store> Guarded<S> {
                 }
                 tokio::time::sleep(pause(attempt)).await;
             }
-            drop(place);
+            drop(permit);
         });
     }
 
     pub(super) fn give_back_later(&self, claim: &Claim) {
-        let Some(place) = self.of.guard.inner.tracker.unrecorded() else {
+        let Some(permit) = self.of.guard.inner.tracker.unrecorded() else {
             self.of.metrics.finalize(FinishStatus::Lost);
             let (operation, intent) = (self.of.operation.as_str(), super::shown(&claim.intent));
             tracing::error!(
                 operation,
                 intent,
-                "too much waits to be settled; a claim in doubt is left to its lease"
+                "too many outcomes and claims are being retried; a claim in doubt is not released and stays until its \
+                 lease expires"
             );
             return;
         };
         let (this, claim) = (self.clone(), claim.clone());
         self.of.guard.spawn(async move {
             this.give_back(claim).await;
-            drop(place);
+            drop(permit);
         });
     }
 
-    /// Brings the outcome to the store; if the store fails, that goes on in the background.
+    /// Records the outcome in the store; if the store fails, this is retried in the background.
     #[expect(clippy::manual_async_fn, reason = "an async function holds its arguments twice")]
     pub(super) fn finish<'a>(
         &'a self,
@@ -232,17 +233,17 @@ impl<S: Store> Guarded<S> {
         outcome: Option<&'a Outcome>,
     ) -> impl Future<Output = Recorded> + Send + 'a {
         async move {
-            // Too large to keep is known beforehand: the tombstone says "done, body not kept".
+            // An outcome known to be too large is replaced by a tombstone: "done, body not kept".
             let finish = || Finish {
                 verdict,
                 outcome: outcome.map(|outcome| self.kept(outcome.clone())),
                 retention: self.of.policy.retention,
             };
-            let asked = {
+            let finished = {
                 let request = pin!(self.of.guard.inner.store.finish(*ticket, finish()));
                 self.ask(Phase::Finish, request).await
             };
-            let error = match asked {
+            let error = match finished {
                 Ok(finished) if self.is_ours(intent, ticket, finished) => return Recorded::Yes,
                 Ok(_) => return Box::pin(self.superseded(*ticket)).await,
                 Err(error) if error.kind() == ErrorKind::TooLarge => {
@@ -250,13 +251,18 @@ impl<S: Store> Guarded<S> {
                 }
                 Err(error) => error,
             };
-            tracing::error!(operation = self.of.operation.as_str(), intent = super::shown(intent), %error, "the effect is done but its outcome is not recorded yet");
+            tracing::error!(
+                operation = self.of.operation.as_str(),
+                intent = super::shown(intent),
+                %error,
+                "the work ended but its outcome is not recorded yet; retrying in the background"
+            );
             self.finish_later(intent, *ticket, finish());
             Recorded::NotYet
         }
     }
 
-    /// The store takes less than stores in general do: less of the outcome is recorded, at the least that it is done.
+    /// The store's size limit is lower than usual: records less of the outcome, at least that the work is done.
     async fn finish_smaller(&self, intent: &Intent, ticket: Ticket, finish: Finish) -> Recorded {
         let mut smaller = finish.smaller();
         while let Some(finish) = smaller {
@@ -280,10 +286,14 @@ impl<S: Store> Guarded<S> {
 
     fn left_out(&self, intent: &Intent) {
         let (operation, intent) = (self.of.operation.as_str(), super::shown(intent));
-        tracing::warn!(operation, intent, "the outcome is larger than the store takes; its body is not kept");
+        tracing::warn!(
+            operation,
+            intent,
+            "the outcome is too large for the store; it is recorded without its body"
+        );
     }
 
-    /// Counts a finish that was answered; says whether the outcome that stands is this one's.
+    /// Counts an answered finish; returns whether the recorded outcome is this one.
     fn is_ours(&self, intent: &Intent, ticket: &Ticket, finished: Finished) -> bool {
         match finished {
             Finished::Recorded => self.of.metrics.finalize(FinishStatus::Recorded),
@@ -295,7 +305,7 @@ impl<S: Store> Guarded<S> {
                     intent = super::shown(intent),
                     epoch = ticket.epoch.0,
                     state = state.as_str(),
-                    "the outcome is not stored: this claim had been finished differently before"
+                    "the outcome was not recorded: this claim was already finished with another outcome"
                 );
             }
             Finished::Stale => {
@@ -304,14 +314,14 @@ impl<S: Store> Guarded<S> {
                     operation = self.of.operation.as_str(),
                     intent = super::shown(intent),
                     epoch = ticket.epoch.0,
-                    "the outcome came too late: somebody else claimed or decided this intent"
+                    "the outcome was not recorded: the intent was claimed or decided by another caller meanwhile"
                 );
             }
         }
         matches!(finished, Finished::Recorded | Finished::Already)
     }
 
-    /// Somebody else's outcome stands. Every caller shall see the same answer, so this one gets it too.
+    /// Another outcome is recorded. Every caller must see the same answer, so this one gets it too.
     async fn superseded(&self, ticket: Ticket) -> Recorded {
         match self.ask(Phase::Read, pin!(self.of.guard.inner.store.get(ticket.id))).await {
             Ok(Some(record)) => match (record.head.state, record.outcome) {
@@ -324,12 +334,12 @@ impl<S: Store> Guarded<S> {
     }
 
     fn finish_later(&self, intent: &Intent, ticket: Ticket, finish: Finish) {
-        let Some(place) = self.of.guard.inner.tracker.unrecorded() else {
+        let Some(permit) = self.of.guard.inner.tracker.unrecorded() else {
             self.of.metrics.finalize(FinishStatus::Lost);
             tracing::error!(
                 operation = self.of.operation.as_str(),
                 intent = super::shown(intent),
-                "too many outcomes wait to be recorded; this one is given up and its intent will be uncertain"
+                "too many outcomes are waiting to be recorded; this one is given up and its intent will be uncertain"
             );
             return;
         };
@@ -337,7 +347,7 @@ impl<S: Store> Guarded<S> {
         let (this, intent) = (self.clone(), intent.clone());
         self.of.guard.spawn(async move {
             this.finish_until_known(&intent, ticket, finish).await;
-            drop(place);
+            drop(permit);
         });
     }
 
@@ -347,9 +357,9 @@ impl<S: Store> Guarded<S> {
             if attempt > 0 {
                 tokio::time::sleep(pause(attempt - 1)).await;
             }
-            let asked =
+            let finished =
                 self.ask(Phase::Finish, pin!(self.of.guard.inner.store.finish(ticket, finish.clone()))).await;
-            let error = match asked {
+            let error = match finished {
                 Ok(finished) => {
                     self.is_ours(intent, &ticket, finished);
                     return;
@@ -362,28 +372,33 @@ impl<S: Store> Guarded<S> {
                 finish = smaller;
                 continue;
             }
-            let hopeless = matches!(error.kind(), ErrorKind::Closed | ErrorKind::TooLarge)
+            let give_up = matches!(error.kind(), ErrorKind::Closed | ErrorKind::TooLarge)
                 || started.elapsed() >= UNRECORDED_MAX;
-            if hopeless {
+            if give_up {
                 self.of.metrics.finalize(FinishStatus::Lost);
-                tracing::error!(operation = self.of.operation.as_str(), intent = super::shown(intent), %error, "an outcome could not be recorded; its intent will be uncertain");
+                tracing::error!(
+                    operation = self.of.operation.as_str(),
+                    intent = super::shown(intent),
+                    %error,
+                    "gave up recording an outcome; its intent will be uncertain"
+                );
                 return;
             }
         }
     }
 }
 
-/// What became of an outcome.
+/// Whether an outcome was recorded.
 pub(super) enum Recorded {
     Yes,
     NotYet,
-    /// Another outcome stands in its place.
+    /// Another outcome is recorded instead.
     Instead(Verdict, Outcome),
 }
 
 impl<S: Store> Guarded<S> {
-    /// What the one whose work it was gets.
-    pub(super) async fn told(
+    /// The answer for the caller whose work ran.
+    pub(super) async fn to_answer(
         &self,
         intent: &Intent,
         recorded: Recorded,
@@ -395,15 +410,15 @@ impl<S: Store> Guarded<S> {
             Recorded::Yes => true,
             Recorded::NotYet => false,
             Recorded::Instead(verdict, outcome) => {
-                return Box::pin(self.given_again(intent, verdict, outcome)).await;
+                return Box::pin(self.replay_stored(intent, verdict, outcome)).await;
             }
         };
         Ok(Answer { outcome, verdict, ended, replayed: false, stored, guarded: true })
     }
 }
 
-/// Watches over a claim whose answer has not arrived: if the caller goes away meanwhile, or the store never
-/// answers clearly, the claim is given back.
+/// Drop guard of a claim whose answer has not arrived: if the caller is cancelled meanwhile, or the claim stays in
+/// doubt, the claim is given back.
 pub(super) struct ClaimInDoubt<'a, S: Store> {
     guarded: &'a Guarded<S>,
     claim: &'a Claim,
@@ -415,10 +430,10 @@ impl<'a, S: Store> ClaimInDoubt<'a, S> {
         Self { guarded, claim, settled: false }
     }
 
-    pub(super) fn settle(mut self, result: &Result<Asked, StoreError>) {
+    pub(super) fn settle(mut self, result: &Result<ClaimResult, StoreError>) {
         self.settled = match result {
             Ok(_) => true,
-            // Where the work runs all the same, its outcome will be recorded: nothing to give back.
+            // If the work runs unguarded, its outcome is recorded under this claim: nothing to give back.
             Err(error) => error.fate() == Fate::NotApplied || self.guarded.runs_open(error),
         };
     }

@@ -1,15 +1,15 @@
-//! Waiting with a bound, for what mostly need not be waited for.
+//! A timeout that makes no timer when the future is ready at once, which is the usual case.
 //!
-//! A timer costs more than a store in memory, or a cache's answer that is there already: the clock is read, the
-//! timer is made and taken back, and the future that may have to hold it is larger at every level it is moved
-//! through. So what is asked for is looked at once, and only then are timers made, on the heap.
+//! A timer costs more than a store in memory, or an answer a cache already has: the clock is read, the timer is made
+//! and removed, and the future that may hold it is larger at every level it is moved through. So the future is polled
+//! once first, and only then a timer is made, on the heap.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::task::Poll;
 use std::time::Duration;
 
-/// The output, if the future is ready when it is first looked at.
+/// The output, if the future is ready at its first poll.
 pub(crate) fn at_once<F: Future>(mut future: Pin<&mut F>) -> impl Future<Output = Option<F::Output>> {
     poll_fn(move |cx| {
         Poll::Ready(match future.as_mut().poll(cx) {
@@ -19,8 +19,8 @@ pub(crate) fn at_once<F: Future>(mut future: Pin<&mut F>) -> impl Future<Output 
     })
 }
 
-/// The output, or `None` when it takes longer than `limit`. What is given is pinned already: an async function that
-/// takes a future holds it twice.
+/// The output, or `None` when it takes longer than `limit`. Takes a pinned future because an async function that takes
+/// one by value holds it twice.
 pub(crate) async fn within<F: Future>(limit: Duration, mut future: Pin<&mut F>) -> Option<F::Output> {
     if let Some(output) = at_once(future.as_mut()).await {
         return Some(output);

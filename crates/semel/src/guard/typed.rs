@@ -19,7 +19,7 @@ use crate::store::Store;
 /// What is known when work fails.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum FailureKind {
-    /// Refused for good: remembered, and given again to every retry.
+    /// Refused for good: stored, and replayed to every retry.
     Final,
     /// Nothing happened: a retry may run.
     NotApplied,
@@ -27,8 +27,8 @@ pub enum FailureKind {
     Unknown,
 }
 
-/// How work failed. Any error turns into one of unknown fate by `?`, because that is what is known of it;
-/// say [`Failure::refused`] or [`Failure::not_applied`] where you know better.
+/// How work failed. `?` turns any error into [`FailureKind::Unknown`], because nothing more is known about it;
+/// use [`Failure::refused`] or [`Failure::not_applied`] where you know better.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Failure {
     /// What is known.
@@ -50,7 +50,7 @@ impl Failure {
         Self { kind: FailureKind::NotApplied, code: 0, message: message.into() }
     }
 
-    /// Failed, and nobody knows whether it happened.
+    /// Failed, and it may have happened.
     pub fn unknown(message: impl Into<String>) -> Self {
         Self { kind: FailureKind::Unknown, code: 0, message: message.into() }
     }
@@ -68,14 +68,14 @@ impl fmt::Display for Failure {
     }
 }
 
-// `Failure` is no `Error` itself: that is what lets every other error become one by `?`.
+// `Failure` does not implement `Error`: only so can `?` turn every other error into one.
 impl<E: std::error::Error> From<E> for Failure {
     fn from(error: E) -> Self {
         Self::unknown(error.to_string())
     }
 }
 
-/// A value, and how it was come by.
+/// A value, and whether it was replayed, stored and guarded.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Reply<T> {
     /// The value.
@@ -92,7 +92,7 @@ pub struct Reply<T> {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OnceError {
-    /// The work failed, now or in the run this call repeats.
+    /// The work failed, now or in an earlier run that this call replays.
     #[error("{failure}")]
     Failed {
         /// How.
@@ -100,29 +100,29 @@ pub enum OnceError {
         /// It failed in an earlier run; nothing ran for this call.
         replayed: bool,
     },
-    /// Not run, or not known.
+    /// Nothing ran, or the result is not known.
     #[error(transparent)]
     Guard(#[from] GuardError),
-    /// The request has no fingerprint.
+    /// The request cannot be fingerprinted.
     #[error("the request cannot be fingerprinted, so nothing was run: {0}")]
     Request(#[from] FingerprintError),
-    /// The key is none.
+    /// The key is invalid.
     #[error("nothing was run: {0}")]
     Key(#[from] KeyError),
-    /// The scope is none.
+    /// The scope is invalid.
     #[error("nothing was run: {0}")]
     Scope(#[from] ScopeError),
-    /// The operation's name is none.
+    /// The operation's name is invalid.
     #[error("nothing was run: {0}")]
     Operation(#[from] OperationError),
-    /// The policy cannot hold.
+    /// The policy is invalid.
     #[error("nothing was run: {0}")]
     Policy(#[from] PolicyError),
-    /// It is done, but the value cannot be given: it was too large to keep, could not be serialised, or was
+    /// The work completed, but its value is not available: it was too large to store, could not be serialised, or was
     /// stored as another type.
-    #[error("the work is done, but its value cannot be given: {why}")]
+    #[error("the work completed, but its value is not available: {why}")]
     Value {
-        /// What stands in the way.
+        /// The reason.
         why: String,
     },
 }
@@ -130,10 +130,10 @@ pub enum OnceError {
 const OK: u16 = 200;
 
 impl<S: Store> Guarded<S> {
-    /// Runs `work` once for `key`, or gives the value an earlier run ended in.
+    /// Runs `work` once for `key`, or replays the value of an earlier run.
     ///
-    /// `request` is what was asked for: the same key with another request is refused. See
-    /// [`run`](Self::run) for what holds when callers leave, work panics or the store fails.
+    /// `request` is fingerprinted: the same key with another request is refused. See [`run`](Self::run) for what
+    /// holds when callers leave, work panics or the store fails.
     pub async fn once<T, R, F, Fut>(
         &self,
         scope: &Scope,
@@ -151,8 +151,8 @@ impl<S: Store> Guarded<S> {
         self.once_for(self.intent(scope, key), fingerprint, work).await
     }
 
-    /// The same where intent and fingerprint are made already, so that nothing of the request is borrowed
-    /// while the work takes it over.
+    /// [`once`](Self::once) with intent and fingerprint already made, so that the request is not borrowed while the
+    /// work takes ownership of it.
     pub(crate) async fn once_for<T, F, Fut>(
         &self,
         intent: Intent,
@@ -173,7 +173,7 @@ fn execution<T: Serialize>(result: Result<T, Failure>) -> Execution {
     match result {
         Ok(value) => Execution::completed(match serde_json::to_vec(&value) {
             Ok(json) => Outcome::new(OK, json),
-            // The effect is done; that its value has no stored form must not undo that.
+            // The effect is done; a value that cannot be serialised must not undo that.
             Err(_) => Outcome::new(OK, Bytes::new()).tombstone(),
         }),
         Err(failure) => {
@@ -192,7 +192,7 @@ fn reply<T: DeserializeOwned>(answer: Answer) -> Result<Reply<T>, OnceError> {
     let body = outcome.body_bytes().cloned();
     let kind = match ended {
         WorkResult::Completed => {
-            let why = "it was not kept".to_owned();
+            let why = "it was not stored".to_owned();
             let body = body.ok_or(OnceError::Value { why })?;
             let value = serde_json::from_slice(&body);
             let value = value.map_err(|error| OnceError::Value { why: error.to_string() })?;

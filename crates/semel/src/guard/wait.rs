@@ -1,4 +1,4 @@
-//! Duplicates that wait for the first: woken in the same process, polling with backoff across processes.
+//! Duplicates that wait for the first call: woken in the same process, polling with backoff across processes.
 //! A waiter holds no connection, no lock and no thread.
 
 use std::collections::HashMap;
@@ -12,14 +12,13 @@ use tokio::sync::Notify;
 use crate::intent::identity::{FirstBytes, IntentId};
 
 const SHARDS: usize = 16;
-/// First and longest pause between two looks at the store.
+/// First and longest pause between two polls of the store.
 const POLL_MIN: Duration = Duration::from_millis(10);
 const POLL_MAX: Duration = Duration::from_millis(500);
 
 type Shard = HashMap<IntentId, Mark, BuildHasherDefault<FirstBytes>>;
 
-/// One task of this process is at an intent. Most have nobody waiting for them, so what wakes waiters is made by
-/// the first of these.
+/// A task of this process is working on an intent. Most have no waiters, so the first waiter makes the [`Notify`].
 struct Mark {
     number: u64,
     notify: Option<Arc<Notify>>,
@@ -39,30 +38,30 @@ impl Default for Waiters {
 
 fn locked<'a>(shards: &'a [Mutex<Shard>], id: &IntentId) -> MutexGuard<'a, Shard> {
     let shard = usize::from(id.as_bytes()[30]) % SHARDS;
-    // A map of notifies is whole after any panic.
+    // No panic can leave this map half changed, so a poisoned lock is fine.
     shards[shard].lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Waiters {
-    /// Marks an intent as worked on here until the mark is dropped, which wakes all who wait.
+    /// Marks an intent as worked on in this process. Dropping the mark wakes all waiters.
     pub(super) fn working_on(&self, id: IntentId) -> WorkingOn {
         let number = self.marks.fetch_add(1, Ordering::Relaxed);
         let before = locked(&self.shards, &id).insert(id, Mark { number, notify: None });
-        // A protected effect was taken over: whoever waits for the one before asks again, and finds this one.
+        // A protected effect was taken over: waiters of the previous task claim again, and find this one.
         wake(before);
         WorkingOn { shards: Arc::clone(&self.shards), id, number }
     }
 
-    /// Whether the intent is worked on here.
+    /// Whether a task of this process works on the intent.
     pub(super) fn is_worked_on(&self, id: &IntentId) -> bool {
         locked(&self.shards, id).contains_key(id)
     }
 
-    /// Wakes when the intent is no longer worked on here; `None` if it is not.
+    /// Resolves when this process no longer works on the intent; `None` if it does not now.
     pub(super) fn end_of(&self, id: &IntentId) -> Option<impl Future<Output = ()> + Send + 'static> {
         let mut shard = locked(&self.shards, id);
         let notify = shard.get_mut(id)?.notify.get_or_insert_default();
-        // Subscribed before this returns: an end between now and the first poll is not missed.
+        // Subscribed before this returns, so an end before the first poll is not missed.
         Some(Arc::clone(notify).notified_owned())
     }
 }
@@ -77,7 +76,7 @@ pub(super) struct WorkingOn {
 impl Drop for WorkingOn {
     fn drop(&mut self) {
         let mut shard = locked(&self.shards, &self.id);
-        // A protected effect may be taken over by another task here: that one's mark is not ours to remove.
+        // Another task here may have taken over a protected effect: its mark is not ours to remove.
         if shard.get(&self.id).is_none_or(|mark| mark.number != self.number) {
             return;
         }
@@ -93,7 +92,7 @@ fn wake(mark: Option<Mark>) {
     }
 }
 
-/// Doubling pauses with jitter, so that many waiters do not ask at the same moment.
+/// Exponential backoff with jitter, so that many waiters do not poll at the same moment.
 pub(super) struct PollBackoff(Duration);
 
 impl PollBackoff {
@@ -114,8 +113,8 @@ mod tests {
 
     #[test]
     fn pauses_grow_to_their_bound() {
-        let mut pauses = PollBackoff::new();
-        let all: Vec<_> = (0..20).map(|_| pauses.next()).collect();
+        let mut backoff = PollBackoff::new();
+        let all: Vec<_> = (0..20).map(|_| backoff.next()).collect();
         assert!(all[0] >= POLL_MIN / 2 && all[0] <= POLL_MIN);
         assert!(all.iter().all(|pause| *pause <= POLL_MAX));
         assert!(all[19] >= POLL_MAX / 2);

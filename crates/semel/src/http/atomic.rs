@@ -16,36 +16,34 @@ use crate::store::{ErrorKind, Fate, StoreError};
 use crate::tx::driver::{DriverError, DriverErrorKind, Tx};
 use crate::tx::{Once, Phases, Remember, TxError};
 
-/// A response on its way into the record, or out of it: what the last of a handler's
-/// [phases](ClaimHandle::phases) ends in.
+/// A response that is stored, or was: what the last of a handler's [phases](ClaimHandle::phases) returns.
 #[derive(Debug)]
-pub struct Remembered(Held);
+pub struct Remembered(Origin);
 
 #[derive(Debug)]
-enum Held {
+enum Origin {
     Fresh(Response<Bytes>, Outcome),
     Stored(Verdict, Outcome),
 }
 
 impl Remember for Remembered {
     fn remember(&self) -> Result<Outcome, String> {
-        let (Held::Fresh(_, outcome) | Held::Stored(_, outcome)) = &self.0;
+        let (Origin::Fresh(_, outcome) | Origin::Stored(_, outcome)) = &self.0;
         Ok(outcome.clone())
     }
 
     fn recall(verdict: Verdict, outcome: Outcome) -> Result<Self, TxError> {
-        Ok(Self(Held::Stored(verdict, outcome)))
+        Ok(Self(Origin::Stored(verdict, outcome)))
     }
 }
 
 impl ClaimHandle {
-    /// Runs `work` in the transaction `tx` unless this request was committed before, and gives the response to
+    /// Runs `work` in the transaction `tx` unless this request was committed before, and returns the response to
     /// answer with. Commit, then answer.
     ///
-    /// The response is stored in `tx` as well: after the commit every retry gets it again from the layer, also
-    /// when the process died before it could answer. Before the commit nothing has happened, and a retry runs
-    /// at once. Whatever `work` returns as `Ok` is remembered, whatever its status; return an error for what
-    /// shall be rolled back, and answer that yourself.
+    /// The response is stored in `tx` as well: after the commit the layer replays it to every retry, even if the
+    /// process died before it could answer. Before the commit nothing has happened, and a retry runs at once. An `Ok`
+    /// of `work` is stored whatever its status; return an error to roll back, and answer that yourself.
     ///
     /// ```no_run
     /// # #[cfg(all(feature = "sqlx-postgres", feature = "axum"))] {
@@ -64,7 +62,7 @@ impl ClaimHandle {
     ///             tx.commit().await?;
     ///             Ok(response.map(axum::body::Body::from))
     ///         }
-    ///         // In flight, another request's key, or the database is gone: what the contract says.
+    ///         // In flight, a mismatch, or the database is down: the answer of the HTTP contract.
     ///         Err(error) => Ok(match claim.refusal(&error) {
     ///             Some(refusal) => refusal.map(axum::body::Body::from),
     ///             None => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
@@ -104,9 +102,9 @@ impl ClaimHandle {
 
     /// This request in phases around remote calls, for a handler of an atomic operation: see [`Phases`].
     ///
-    /// The last phase ends in a [`remembered`](Self::remembered) response, which every retry gets again from the
-    /// layer. Whoever comes while it is under way is told so ([`refusal`](Self::refusal)); after a crash a retry
-    /// resumes when the lease has ended.
+    /// The last phase returns a [`remembered`](Self::remembered) response, which the layer replays to every retry. A
+    /// duplicate in the meantime gets "in progress" ([`refusal`](Self::refusal)); after a crash a retry resumes when
+    /// the lease has expired.
     ///
     /// ```no_run
     /// # #[cfg(feature = "sqlx-postgres")] {
@@ -151,7 +149,7 @@ impl ClaimHandle {
         Ok(phases.protect(contract.protection.clone()))
     }
 
-    /// A response as it is remembered: with the headers that are kept, and its body if that is not too large.
+    /// A response as it is stored: with the headers that are kept, and its body if that is not too large.
     pub fn remembered(&self, response: Response<impl Into<Bytes>>) -> Remembered {
         let mut response = response.map(Into::into);
         strip_ours(response.headers_mut());
@@ -162,23 +160,23 @@ impl ClaimHandle {
             None => (&[][..], RESPONSE_BYTES_MAX, None),
         };
         let headers = kept(response.headers(), also);
-        // An answer with too many headers would not be the same; one that is too large is not kept.
+        // An answer with too many headers could not be replayed the same; one that is too large is not kept.
         let whole = headers.is_some() && response.body().len() <= bytes_max;
         let body = if whole { Body::Kept(response.body().clone()) } else { Body::NotKept };
         let code = response.status().as_u16();
         let outcome = Outcome { code, headers: headers.unwrap_or_default(), body };
         let outcome = rebuild::kept(rebuild, self.intent().operation(), outcome);
-        Remembered(Held::Fresh(response, outcome))
+        Remembered(Origin::Fresh(response, outcome))
     }
 
-    /// The response to answer with: as the handler made it, or as a replay of what an earlier run committed. Give it to
-    /// the layer with its extensions: where only a reference is kept ([`minimal`](super::Rule::minimal)), the layer
-    /// makes the answer again.
+    /// The response to answer with: as the handler made it, or a replay of what an earlier run committed. Return it to
+    /// the layer with its extensions: where only a reference is stored ([`minimal`](super::Rule::minimal)), the layer
+    /// rebuilds the answer.
     pub fn response(&self, remembered: Remembered) -> Response<Bytes> {
         let profile = self.contract().map_or_else(Profile::default, |contract| contract.profile);
         match remembered.0 {
-            Held::Fresh(response, _) => response,
-            Held::Stored(verdict, outcome) => {
+            Origin::Fresh(response, _) => response,
+            Origin::Stored(verdict, outcome) => {
                 let mut response = respond::replay(&outcome, verdict, profile);
                 if matches!(outcome.body, Body::Reference(_)) {
                     response.extensions_mut().insert(ByReference(verdict, outcome));
@@ -188,8 +186,8 @@ impl ClaimHandle {
         }
     }
 
-    /// What the HTTP contract answers an error of [`once_tx`](Self::once_tx) with. `None` for errors of the
-    /// work itself: those are the handler's to tell.
+    /// The answer of the HTTP contract to an error of [`once_tx`](Self::once_tx). `None` for errors of the work
+    /// itself, which the handler answers.
     pub fn refusal<E>(&self, error: &TxError<E>) -> Option<Response<Bytes>> {
         let problem = match error {
             TxError::Mismatch => GuardError::Mismatch,
@@ -201,7 +199,7 @@ impl ClaimHandle {
             | TxError::Lost
             | TxError::PhasesChanged { .. }
             | TxError::Database(_) => {
-                let message = "the handler's transaction could not be carried out";
+                let message = "the handler's transaction failed";
                 let error = StoreError::new(ErrorKind::Unavailable, Fate::NotApplied, message);
                 GuardError::StoreUnavailable(error)
             }
@@ -214,19 +212,19 @@ impl ClaimHandle {
     }
 
     fn unclaimed_contract(&self) -> Result<&Contract, DriverError> {
-        let message = "this request was claimed by the layer already, a claim in the handler's transaction would \
-                       wait for itself; give the operation `Rule::effect(Effect::Atomic)`";
+        let message = "the layer has already claimed this request, so a claim in the handler's transaction would wait \
+                       for the layer's own claim; give the operation `Rule::effect(Effect::Atomic)`";
         let contract = self.contract().ok_or_else(|| DriverError::new(DriverErrorKind::Other, message))?;
         if contract.expires.is_some_and(|expires| Instant::now() >= expires) {
-            let message = "the key became older than outcomes are kept before it was claimed, so nothing was done; a \
-                           retry is told so";
+            let message = "the key became older than the retention before it was claimed, so nothing was done; a retry \
+                           is refused as expired";
             return Err(DriverError::new(DriverErrorKind::Other, message));
         }
         Ok(contract)
     }
 
     fn once(&self, contract: &Contract) -> Once {
-        // A wait ends when the key expires: after that the outcome of an earlier run may be forgotten.
+        // A wait ends when the key expires: after that the outcome of an earlier run may be deleted.
         let left = contract.expires.map(|expires| expires.saturating_duration_since(Instant::now()));
         let wait = left.map_or(contract.wait, |left| contract.wait.min(left));
         let once = Once::new(self.intent(), self.fingerprint()).retention(contract.retention).wait(wait);

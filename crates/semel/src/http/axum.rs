@@ -1,5 +1,4 @@
-//! What axum knows of a request: the route it matched and the path as it was sent. And the claim as an
-//! extractor.
+//! What axum knows about a request: the route it matched and the original path. And the claim as an extractor.
 
 use axum::extract::{FromRequestParts, MatchedPath, OptionalFromRequestParts, OriginalUri};
 use http::request::Parts;
@@ -12,18 +11,21 @@ pub(super) fn template(extensions: &Extensions) -> Option<&str> {
     extensions.get::<MatchedPath>().map(MatchedPath::as_str)
 }
 
-/// The address as the client sent it: a nested router sees only its part of the path.
-pub(super) fn sent<'a>(extensions: &'a Extensions, uri: &'a Uri) -> &'a Uri {
+/// The URI as the client sent it: a nested router sees only its part of the path.
+pub(super) fn original_uri<'a>(extensions: &'a Extensions, uri: &'a Uri) -> &'a Uri {
     extensions.get::<OriginalUri>().map_or(uri, |original| &original.0)
 }
 
 impl<S: Send + Sync> FromRequestParts<S> for ClaimHandle {
-    /// Only where the request was not guarded: no key, or no layer. Ask for an `Option` where that may be.
+    /// Only if the request was not guarded: no key, or no layer. Extract an `Option` where that may happen.
     type Rejection = (StatusCode, &'static str);
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Self::Rejection> {
         let claim = parts.extensions.get::<Self>().cloned();
-        claim.ok_or((StatusCode::INTERNAL_SERVER_ERROR, "this request is not guarded"))
+        claim.ok_or((
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "this request is not guarded: it has no idempotency key, or no layer",
+        ))
     }
 }
 

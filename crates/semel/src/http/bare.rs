@@ -1,4 +1,4 @@
-//! Without a framework a request says its path, and nothing of the route it will take.
+//! Without a framework only the path of a request is known, not the route it will match.
 
 use http::{Extensions, Uri};
 
@@ -6,6 +6,6 @@ pub(super) fn template(_: &Extensions) -> Option<&str> {
     None
 }
 
-pub(super) fn sent<'a>(_: &'a Extensions, uri: &'a Uri) -> &'a Uri {
+pub(super) fn original_uri<'a>(_: &'a Extensions, uri: &'a Uri) -> &'a Uri {
     uri
 }

@@ -1,4 +1,4 @@
-//! Bodies: read up to a bound, handed on untouched.
+//! Bodies: read up to a bound, passed on unchanged.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -14,22 +14,22 @@ use tokio::time::Instant;
 
 use super::budget::{AHEAD_BYTES, Budget, Taken};
 
-/// A body of which the beginning, or all of it, may have been read already. Whoever reads it gets the same
-/// bytes and trailers as without the layer.
+/// A body whose beginning, or all of it, may have been read already. Its reader gets the same bytes and trailers as
+/// without the layer.
 pub struct BufferedBody<B: Body> {
     /// What was read.
     data: Bytes,
     trailers: Option<HeaderMap>,
-    /// What reading ended in, given to the next reader at the same place.
+    /// The error that ended reading; the next reader gets it at the same position.
     error: Option<B::Error>,
     /// What was not read yet.
     rest: Option<Pin<Box<B>>>,
-    /// What it has taken of the layer's budget, where it is a request's.
+    /// Its share of the layer's budget, for the body of a request.
     taken: Option<Taken>,
 }
 
 impl<B: Body<Data = Bytes>> BufferedBody<B> {
-    /// A body nobody has looked at.
+    /// A body of which nothing was read.
     pub(crate) fn untouched(body: B) -> Self {
         let rest = (!body.is_end_stream()).then(|| Box::pin(body));
         Self { data: Bytes::new(), trailers: None, error: None, rest, taken: None }
@@ -40,7 +40,7 @@ impl<B: Body<Data = Bytes>> BufferedBody<B> {
         Self { data, trailers: None, error: None, rest: None, taken: None }
     }
 
-    /// From now on what is read is taken from this budget first.
+    /// From now on bytes are taken from this budget before they are read.
     pub(super) fn within(&mut self, budget: &Arc<Budget>) {
         self.taken = self.rest.is_some().then(|| budget.open());
     }
@@ -90,7 +90,7 @@ impl<B: Body<Data = Bytes>> Body for BufferedBody<B> {
     }
 }
 
-// Pins are only ever made of the box inside.
+// Only the box inside is ever pinned.
 impl<B: Body> Unpin for BufferedBody<B> {}
 
 impl<B: Body<Data = Bytes>> fmt::Debug for BufferedBody<B> {
@@ -99,23 +99,23 @@ impl<B: Body<Data = Bytes>> fmt::Debug for BufferedBody<B> {
     }
 }
 
-/// How far reading came.
+/// How far the body was read.
 pub(crate) enum Extent {
-    /// To the end, and there were no trailers.
+    /// To the end, without trailers.
     Whole,
-    /// To the end, where trailers came.
+    /// To the end, with trailers.
     Trailers,
     /// To the bound, in bytes or in time.
     Bound,
-    /// To where the budget was used up, where there is one.
+    /// Until the budget was used up, if there is one.
     Full,
     /// To an error.
     Error,
 }
 
 impl<B: Body<Data = Bytes>> BufferedBody<B> {
-    /// Reads until the end, an error, more than `bytes_max`, `time_max` has passed, or the budget is used up. What was
-    /// read comes first when the body is read again, so nothing is lost whatever stopped it.
+    /// Reads until the end, an error, more than `bytes_max`, `time_max` has passed, or the budget is used up. The next
+    /// reader gets what was read first, so nothing is lost.
     pub(crate) async fn fill(&mut self, bytes_max: usize, time_max: Option<Duration>) -> Extent {
         let Some(rest) = &mut self.rest else { return Extent::Whole };
         if rest.size_hint().lower() > u64::try_from(bytes_max).unwrap_or(u64::MAX) {
@@ -136,7 +136,7 @@ impl<B: Body<Data = Bytes>> BufferedBody<B> {
             let next = match (next, time_max) {
                 (Poll::Ready(next), _) => next,
                 (Poll::Pending, None) => poll_fn(|cx| rest.as_mut().poll_frame(cx)).await,
-                // Most answers are there at once, and no clock is looked at.
+                // Most answers are ready at once, and need no clock.
                 (Poll::Pending, Some(time_max)) => {
                     let deadline = *deadline.get_or_insert_with(|| Instant::now() + time_max);
                     let next = poll_fn(|cx| rest.as_mut().poll_frame(cx));
@@ -153,7 +153,7 @@ impl<B: Body<Data = Bytes>> BufferedBody<B> {
                     break Extent::Error;
                 }
                 Some(Ok(frame)) => match frame.into_data() {
-                    // Most bodies are one frame: that one is taken as it is, without a copy.
+                    // Most bodies are one frame, which is taken without a copy.
                     Ok(data) if self.data.is_empty() => self.data = data,
                     Ok(data) => more.extend_from_slice(&data),
                     Err(frame) => {
@@ -165,7 +165,7 @@ impl<B: Body<Data = Bytes>> BufferedBody<B> {
             if self.data.len() + more.len() > bytes_max {
                 break Extent::Bound;
             }
-            // Most bodies know that nothing follows, and need not be asked for it.
+            // Most bodies know that nothing follows, and need not be polled again.
             if rest.is_end_stream() {
                 break Extent::Whole;
             }

@@ -1,9 +1,9 @@
-//! How many bytes of request bodies are held at once.
+//! Bounds how many bytes of request bodies are buffered at once.
 //!
-//! A body is read before anything is claimed, because it is part of what was asked for. Each has its own bound, and
-//! many at once would still be more than a process has. So bytes are taken from one budget before they are read. They
-//! are taken as the body comes, and not all at the beginning: else a few clients that announce much and send nothing
-//! would hold all of it.
+//! A body is read before anything is claimed, because it is part of the fingerprint. Each body has its own bound, but
+//! many at once could still use up the memory. So bytes are taken from one budget before they are read. They are taken
+//! as the body arrives, not all at the start: otherwise a few clients that announce much and send nothing would use up
+//! the budget.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,23 +11,22 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 
-/// How many bytes of request bodies are held at once, unless the builder says otherwise: 256 MiB.
+/// How many bytes of request bodies are buffered at once by default: 256 MiB.
 pub const BUFFERED_BYTES_MAX: usize = 256 << 20;
 
-/// How far ahead of what has come bytes are taken.
+/// How many bytes are taken ahead of those that have arrived.
 pub(super) const AHEAD_BYTES: usize = 64 << 10;
 
-/// The bytes of one layer.
 #[derive(Debug)]
 pub(super) struct Budget {
     left: AtomicUsize,
-    held: Gauge,
+    buffered: Gauge,
     refused: Counter,
 }
 
 impl Budget {
-    pub(super) fn new(bytes: usize, (held, refused): (Gauge, Counter)) -> Arc<Self> {
-        Arc::new(Self { left: AtomicUsize::new(bytes), held, refused })
+    pub(super) fn new(bytes: usize, (buffered, refused): (Gauge, Counter)) -> Arc<Self> {
+        Arc::new(Self { left: AtomicUsize::new(bytes), buffered, refused })
     }
 
     /// A body that has taken nothing yet.
@@ -39,14 +38,14 @@ impl Budget {
         let less = |left: usize| left.checked_sub(bytes);
         let taken = self.left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less).is_ok();
         if taken {
-            self.held.inc_by(signed(bytes));
+            self.buffered.inc_by(signed(bytes));
         }
         taken
     }
 
     fn give_back(&self, bytes: usize) {
         self.left.fetch_add(bytes, Ordering::SeqCst);
-        self.held.dec_by(signed(bytes));
+        self.buffered.dec_by(signed(bytes));
     }
 }
 
@@ -54,7 +53,7 @@ fn signed(bytes: usize) -> i64 {
     i64::try_from(bytes).unwrap_or(i64::MAX)
 }
 
-/// What one body has taken; given back when it is dropped.
+/// The bytes that one body has taken; given back on drop.
 #[derive(Debug)]
 pub(crate) struct Taken {
     budget: Arc<Budget>,
@@ -62,14 +61,14 @@ pub(crate) struct Taken {
 }
 
 impl Taken {
-    /// Takes what is missing to this many bytes, of at most `bytes_max`. False when that is more than is left.
+    /// Takes what is missing up to this many bytes, at most `bytes_max`. False if the budget has less left.
     pub(super) fn cover(&mut self, bytes: usize, bytes_max: usize) -> bool {
         let missing = bytes.saturating_sub(self.bytes);
         if missing == 0 {
             return true;
         }
-        // Twice as much each time, so that a large body asks a few times only; but no more than is missing where
-        // that is all there is.
+        // Doubles each time, so that a large body takes only a few times; but only what is missing if the budget
+        // has no more.
         let twice = bytes.max(self.bytes.saturating_mul(2)).min(bytes_max.max(bytes)) - self.bytes;
         let Some(taken) = [twice, missing].into_iter().find(|more| self.budget.take(*more)) else {
             self.budget.refused.inc();
@@ -104,10 +103,10 @@ mod tests {
         let counters = (Gauge::default(), Counter::default());
         let budget = Budget::new(100, counters.clone());
         let (mut one, mut two) = (budget.open(), budget.open());
-        assert!(one.cover(0, 100) && counters.0.get() == 0, "nothing is nothing");
+        assert!(one.cover(0, 100) && counters.0.get() == 0, "zero bytes take nothing");
         assert!(one.cover(30, 100) && one.cover(20, 100));
         assert_eq!(counters.0.get(), 30);
-        // Twice as much; then no more than is missing.
+        // Doubles; then takes only what is missing.
         assert!(one.cover(31, 100));
         assert_eq!(counters.0.get(), 60);
         assert!(one.cover(61, 90));

@@ -1,4 +1,4 @@
-//! From settings to a layer, or to what is wrong with them.
+//! Builds a layer from its settings, or says what is wrong with them.
 
 use std::error::Error;
 use std::fmt;
@@ -28,25 +28,26 @@ use crate::store::Store;
 type BoxError = Box<dyn Error + Send + Sync>;
 pub(super) type ScopeOf = Arc<dyn Fn(&Parts) -> Result<Scope, BoxError> + Send + Sync>;
 
-/// Most rules of one layer: they are looked through for each request.
+/// Most rules of one layer: each request searches all of them.
 pub const RULES_MAX: usize = 1_000;
 
 /// Why there is no layer.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BuildError {
-    /// One tenant would get another's answers.
+    /// Without a scope one tenant would get another's answers.
     #[error(
-        "nobody says whose requests these are: give `scope` or `scope_header`, or say `single_tenant` where there is only one"
+        "the layer has no tenant scope: set `scope` or `scope_header`, or `single_tenant` if there is only one tenant"
     )]
     NoScope,
-    /// Whatever changes between two retries makes a retry a new intent.
+    /// A value that changes between two retries would make the retry a new intent.
     #[error(
-        "the header {0} changes when a token is refreshed, and a retry after that would be a new intent; take the stable principal it stands for, with `scope`"
+        "the header {0} changes when a token is refreshed, and a retry after that would be a new intent; use the \
+         stable principal behind it, with `scope`"
     )]
     UnstableScope(HeaderName),
     /// See [`Rule::on`].
-    #[error("`{route}` is no route: {why}")]
+    #[error("`{route}` is not a route: {why}")]
     Route {
         /// As given.
         route: String,
@@ -54,10 +55,10 @@ pub enum BuildError {
         why: &'static str,
     },
     /// Requests that change nothing are not guarded.
-    #[error("{0} requests change nothing and pass through; a rule for them would do nothing")]
+    #[error("{0} requests change nothing and pass through unguarded; remove the rule or method")]
     SafeMethod(Method),
-    /// The second would never count.
-    #[error("there are two rules for `{route}`, or two that give their operations the same name `{name}`")]
+    /// The second rule would never match.
+    #[error("there are two rules for `{route}`, or two rules with the operation name `{name}`")]
     Twice {
         /// The second rule's route.
         route: String,
@@ -65,60 +66,62 @@ pub enum BuildError {
         name: String,
     },
     /// See [`RULES_MAX`].
-    #[error("{count} rules are more than {RULES_MAX}")]
+    #[error("there are {count} rules; at most {RULES_MAX} are allowed")]
     TooManyRules {
         /// How many there are.
         count: usize,
     },
-    /// The operation's name is none.
+    /// The operation's name is invalid.
     #[error(transparent)]
     Operation(#[from] OperationError),
-    /// The policy cannot hold.
+    /// The policy is invalid.
     #[error("operation `{operation}`: {error}")]
     Policy {
-        /// Of which operation.
+        /// The operation.
         operation: String,
-        /// Why not.
+        /// Why.
         #[source]
         error: PolicyError,
     },
-    /// A header that must never be given to another caller.
+    /// A header that must never be sent to another caller.
     #[error("the header {0} belongs to one exchange or one session and is never replayed")]
     ReplayHeader(HeaderName),
-    /// More than a store takes.
-    #[error("response_bytes_max is {bytes}; stores take at most {}", OUTCOME_BYTES_MAX - KEPT_HEADERS_BYTES_MAX)]
+    /// More than a store accepts.
+    #[error("response_bytes_max is {bytes}; at most {} are allowed", OUTCOME_BYTES_MAX - KEPT_HEADERS_BYTES_MAX)]
     ResponseBytesMax {
         /// As given.
         bytes: usize,
     },
-    /// The handler claims in its own transaction, where the layer cannot do this.
+    /// The handler claims in its own transaction, where this setting does nothing.
     #[error(
-        "operation `{operation}`: `{setting}` would do nothing with Effect::Atomic: {why}; leave it out, or choose another effect"
+        "operation `{operation}`: `{setting}` does nothing with Effect::Atomic: {why}; remove it, or choose another \
+         effect"
     )]
     Atomic {
-        /// Of which operation.
+        /// The operation.
         operation: String,
         /// The method of [`Rule`] that set it.
         setting: &'static str,
-        /// What stands in the way.
+        /// The reason.
         why: &'static str,
     },
     /// A body of that size could never be read.
     #[error(
-        "buffered_bytes_max is {bytes}, less than the body_bytes_max of operation `{operation}`, {body_bytes_max}: such a body could never be read"
+        "buffered_bytes_max is {bytes}, less than the body_bytes_max of operation `{operation}`, {body_bytes_max}: \
+         such a body could never be read"
     )]
     BufferedBytesMax {
         /// As given.
         bytes: usize,
-        /// Of which operation.
+        /// The operation.
         operation: String,
         /// As given.
         body_bytes_max: usize,
     },
-    /// A 202 has to say where to ask.
-    #[error("operation `{operation}` answers 202, so clients need a place to ask: give `status_path`")]
+    /// A 202 needs the URL of a status resource.
+    #[error("operation `{operation}` answers 202, so clients need a status resource: set `status_path`")]
     NoStatus {
-        /// Of which operation.
+        /// The operation.
         operation: String,
     },
     /// See [`Builder::status_secrets`].
@@ -127,8 +130,8 @@ pub enum BuildError {
         /// What is wrong with them.
         why: String,
     },
-    /// Not the beginning of a path.
-    #[error("`{0}` is no place for the status resource; write it as `/intents`")]
+    /// Not a path prefix.
+    #[error("`{0}` is not a valid status_path; write it as `/intents`")]
     StatusAt(String),
 }
 
@@ -143,7 +146,7 @@ pub struct Builder<S> {
     types: String,
     methods: Vec<Method>,
     rules: Vec<Rule>,
-    otherwise: Rule,
+    default_rule: Rule,
     status_path: Option<String>,
     status_secrets: Vec<Vec<u8>>,
     buffered_bytes_max: usize,
@@ -173,15 +176,15 @@ impl<S: Store> Builder<S> {
             types: TYPES.to_owned(),
             methods: vec![Method::POST, Method::PATCH, Method::PUT, Method::DELETE],
             rules: Vec::new(),
-            otherwise: Rule::default_rule(),
+            default_rule: Rule::default_rule(),
             status_path: None,
             status_secrets: Vec::new(),
             buffered_bytes_max: BUFFERED_BYTES_MAX,
         }
     }
 
-    /// Says whose a request is, from what earlier layers found out (an authenticated user in the extensions).
-    /// A request for which this fails is refused with 400; why is logged, not told.
+    /// Sets how the scope of a request is determined, from what earlier layers found (an authenticated user in the
+    /// extensions). If this fails, the request is refused with 400; the reason is logged, not sent to the client.
     pub fn scope<E: Into<BoxError>>(
         mut self,
         of: impl Fn(&Parts) -> Result<Scope, E> + Send + Sync + 'static,
@@ -199,67 +202,67 @@ impl<S: Store> Builder<S> {
         self
     }
 
-    /// There is one tenant only: all requests share one space of keys.
+    /// There is only one tenant: all requests share one space of keys.
     pub fn single_tenant(self) -> Self {
         self.scope(|_| Ok::<_, ScopeError>(Scope::single_tenant()))
     }
 
-    /// The header the key comes in, where it is not `Idempotency-Key`.
+    /// Sets the header of the key, if it is not `Idempotency-Key`.
     pub fn header(mut self, name: HeaderName) -> Self {
         self.header = name;
         self
     }
 
-    /// The dialect clients are used to.
+    /// Sets the dialect that clients expect.
     pub fn profile(mut self, profile: Profile) -> Self {
         self.profile = profile;
         self
     }
 
-    /// What a problem's `type` begins with, such as `https://api.example.com/problems/`; the code follows.
+    /// Sets the prefix of a problem's `type`, such as `https://api.example.com/problems/`; the code follows.
     pub fn problem_types(mut self, types: &str) -> Self {
         self.types = types.to_owned();
         self
     }
 
-    /// The methods that are guarded where no rule says more: POST, PATCH, PUT and DELETE unless changed here.
+    /// Sets the methods that are guarded where no rule matches: POST, PATCH, PUT and DELETE by default.
     pub fn methods(mut self, methods: impl IntoIterator<Item = Method>) -> Self {
         self.methods = methods.into_iter().collect();
         self
     }
 
-    /// Adds what holds for one operation. The first rule that matches counts.
+    /// Adds the rule of one operation. The first rule that matches a request applies.
     pub fn rule(mut self, rule: Rule) -> Self {
         self.rules.push(rule);
         self
     }
 
-    /// What holds where no rule matches; see [`Rule::default_rule`].
+    /// Sets the rule for requests that no other rule matches; see [`Rule::default_rule`].
     pub fn default_rule(mut self, rule: Rule) -> Self {
-        self.otherwise = rule;
+        self.default_rule = rule;
         self
     }
 
-    /// Where [`status_service`](IdempotencyLayer::status_service) is mounted, as clients see it: a 202 points
+    /// Sets where [`status_service`](IdempotencyLayer::status_service) is mounted, as clients see it: a 202 points
     /// to `{path}/{intent}.{token}`.
     pub fn status_path(mut self, path: &str) -> Self {
         self.status_path = Some(path.to_owned());
         self
     }
 
-    /// The secrets that the addresses of status resources are signed with, of at least 16 bytes each: the first one
-    /// signs, and all of them are accepted, so that they can be changed. Give the same to every instance.
+    /// Sets the secrets that sign the URLs of status resources, of at least 16 bytes each: the first one signs, and all
+    /// of them are accepted, so that they can be rotated. Give the same to every instance.
     ///
-    /// Without one the layer draws a secret of its own. Then an address is good for the process that gave it, and until
-    /// that ends; every other one answers 404, and a client sends its original request again.
+    /// Without one the layer makes a random secret. Then a URL is valid only in the process that gave it, until that
+    /// ends; every other process answers 404, and a client sends its original request again.
     pub fn status_secrets(mut self, secrets: impl IntoIterator<Item = impl AsRef<[u8]>>) -> Self {
         self.status_secrets = secrets.into_iter().map(|secret| secret.as_ref().to_vec()).collect();
         self
     }
 
-    /// Holds at most this many bytes of request bodies at once, all requests together:
-    /// [`BUFFERED_BYTES_MAX`](super::BUFFERED_BYTES_MAX) unless said here. Beyond that a request is answered with 503
-    /// and `Retry-After`, before anything is claimed. `semel_http_buffered_bytes` says how many are held.
+    /// Buffers at most this many bytes of request bodies at once, all requests together:
+    /// [`BUFFERED_BYTES_MAX`](super::BUFFERED_BYTES_MAX) by default. Beyond that a request is answered with 503 and
+    /// `Retry-After`, before anything is claimed. The metric `semel_http_buffered_bytes` has the current number.
     pub fn buffered_bytes_max(mut self, bytes: usize) -> Self {
         self.buffered_bytes_max = bytes;
         self
@@ -278,16 +281,16 @@ impl<S: Store> Builder<S> {
         {
             return Err(BuildError::StatusAt(path.clone()));
         }
-        for rule in self.rules.iter().chain([&self.otherwise]) {
+        for rule in self.rules.iter().chain([&self.default_rule]) {
             check(rule, self.status_path.is_some())?;
             let (bytes, body_bytes_max) = (self.buffered_bytes_max, rule.body_bytes_max);
             if bytes < body_bytes_max {
                 return Err(BuildError::BufferedBytesMax { bytes, operation: named(rule), body_bytes_max });
             }
         }
-        let accepts = self.rules.iter().chain([&self.otherwise]).any(|rule| rule.accept);
+        let accepts = self.rules.iter().chain([&self.default_rule]).any(|rule| rule.accept);
         let tokens = tokens(self.status_secrets, accepts)?;
-        let operations = Operations::new(&self.guard, self.rules, self.otherwise, self.methods)?;
+        let operations = Operations::new(&self.guard, self.rules, self.default_rule, self.methods)?;
         let (guard, header, profile) = (self.guard, self.header, self.profile);
         let (types, status_path) = (self.types, self.status_path);
         let budget = Budget::new(self.buffered_bytes_max, guard.metrics().buffered());
@@ -316,12 +319,12 @@ fn check(rule: &Rule, has_status: bool) -> Result<(), BuildError> {
 
 fn tokens(secrets: Vec<Vec<u8>>, accepts: bool) -> Result<Tokens, BuildError> {
     if secrets.len() > SECRETS_MAX {
-        let why = format!("{} secrets are more than {SECRETS_MAX}", secrets.len());
+        let why = format!("there are {} secrets; at most {SECRETS_MAX} are allowed", secrets.len());
         return Err(BuildError::StatusSecrets { why });
     }
     if let Some(secret) = secrets.iter().find(|secret| secret.len() < SECRET_BYTES_MIN) {
         let why =
-            format!("a secret of {} bytes is too short, give it at least {SECRET_BYTES_MIN}", secret.len());
+            format!("a secret of {} bytes is too short; use at least {SECRET_BYTES_MIN} bytes", secret.len());
         return Err(BuildError::StatusSecrets { why });
     }
     if !secrets.is_empty() {
@@ -329,7 +332,8 @@ fn tokens(secrets: Vec<Vec<u8>>, accepts: bool) -> Result<Tokens, BuildError> {
     }
     if accepts {
         tracing::info!(
-            "status_secrets are not set: what a 202 points to is answered by this process only, and until it ends"
+            "status_secrets are not set: status URLs work only in this process, until it ends; set them to share the \
+             URLs between instances"
         );
     }
     Ok(Tokens::random())
@@ -337,17 +341,18 @@ fn tokens(secrets: Vec<Vec<u8>>, accepts: bool) -> Result<Tokens, BuildError> {
 
 /// How a message names a rule.
 fn named(rule: &Rule) -> String {
-    rule.name.clone().or_else(|| rule.route.clone()).unwrap_or_else(|| "otherwise".to_owned())
+    rule.name.clone().or_else(|| rule.route.clone()).unwrap_or_else(|| "default_rule".to_owned())
 }
 
-/// What is set for an atomic operation although it cannot hold there.
+/// The settings that do nothing for an atomic operation, and whether they are set.
 fn without_effect(rule: &Rule) -> [(bool, &'static str, &'static str); 4] {
     let atomic = rule.policy.effect == Effect::Atomic;
-    let unseen = "the intent is invisible to others until the handler commits, so a status resource has nothing to show";
+    let unseen = "the intent is invisible to others until the handler commits, so a status resource has nothing to \
+                  show";
     let by_function = matches!(rule.failures, Failures::By(_));
     [
         (atomic && rule.respond_async_after.is_some(), "respond_async_after", unseen),
-        (atomic && rule.accept, "accept", unseen),
+        (atomic && rule.accept, "respond_accepted", unseen),
         (atomic && rule.lookup.is_some(), "lookup", "what was committed happened, and nothing else did"),
         (atomic && by_function, "failures", "what the handler commits is the outcome, whatever its status"),
     ]

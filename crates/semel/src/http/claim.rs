@@ -1,4 +1,4 @@
-//! What a handler can know and say about the claim it runs under.
+//! The claim of a request, as its handler sees it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -40,17 +40,17 @@ const NOT_APPLIED: u8 = 2;
 /// # let _ = charge;
 /// ```
 #[derive(Clone, Debug)]
-pub struct ClaimHandle(Arc<Held>);
+pub struct ClaimHandle(Arc<ClaimState>);
 
 #[derive(Debug)]
-struct Held {
+struct ClaimState {
     attempt: Attempt,
     fingerprint: Fingerprint,
     marked: AtomicU8,
     contract: Option<Contract>,
 }
 
-/// What a handler that claims in its own transaction has to know of the layer around it.
+/// The layer's settings that a handler needs to claim in its own transaction.
 #[derive(Debug)]
 #[cfg_attr(
     not(any(feature = "sqlite", feature = "postgres", feature = "mysql")),
@@ -60,7 +60,7 @@ pub(super) struct Contract {
     pub(super) retention: Retention,
     pub(super) lease: Duration,
     pub(super) wait: Duration,
-    /// From then on the key is older than outcomes are kept, and nothing is claimed under it any more.
+    /// From then on the key is older than the retention, and nothing may be claimed under it.
     pub(super) expires: Option<Instant>,
     pub(super) rebuild: Option<Arc<dyn Rebuild>>,
     pub(super) replay_headers: Vec<HeaderName>,
@@ -70,7 +70,7 @@ pub(super) struct Contract {
     pub(super) protection: Protection,
 }
 
-/// In the extensions of a handler's answer: a replay of which only the reference was kept. The layer makes it again.
+/// In the extensions of a handler's answer: a replay of which only a reference is stored. The layer rebuilds it.
 #[derive(Clone)]
 #[cfg_attr(
     not(any(feature = "sqlite", feature = "postgres", feature = "mysql")),
@@ -83,16 +83,16 @@ impl ClaimHandle {
         Self::of(attempt, fingerprint, None)
     }
 
-    /// For an atomic handler, which is yet to claim.
+    /// For an atomic handler, which has not claimed yet.
     pub(super) fn unclaimed(intent: Intent, fingerprint: Fingerprint, contract: Contract) -> Self {
         Self::of(Attempt { intent, number: 0, epoch: None }, fingerprint, Some(contract))
     }
 
     fn of(attempt: Attempt, fingerprint: Fingerprint, contract: Option<Contract>) -> Self {
-        Self(Arc::new(Held { attempt, fingerprint, marked: AtomicU8::new(UNMARKED), contract }))
+        Self(Arc::new(ClaimState { attempt, fingerprint, marked: AtomicU8::new(UNMARKED), contract }))
     }
 
-    /// `None` where the layer itself has claimed.
+    /// `None` if the layer itself has claimed.
     #[cfg_attr(
         not(any(feature = "sqlite", feature = "postgres", feature = "mysql")),
         expect(dead_code, reason = "there is no transaction to claim in")
@@ -101,38 +101,38 @@ impl ClaimHandle {
         self.0.contract.as_ref()
     }
 
-    /// Which intent.
+    /// The intent.
     pub fn intent(&self) -> &Intent {
         &self.0.attempt.intent
     }
 
-    /// What was asked for: what an atomic handler claims with.
+    /// The fingerprint of the request, with which an atomic handler claims.
     pub fn fingerprint(&self) -> Fingerprint {
         self.0.fingerprint
     }
 
-    /// The key for one remote call of this work: the same on every retry.
+    /// The idempotency key for one remote call of this work: the same on every retry.
     pub fn child(&self, step: &str) -> Key {
         self.0.attempt.child(step)
     }
 
-    /// The how manieth run of the intent this is, from 1; 0 when an atomic handler is yet to claim it.
+    /// Attempt number, starting at 1; 0 before an atomic handler has claimed.
     pub fn attempt(&self) -> u32 {
         self.0.attempt.number
     }
 
-    /// The fence, for a downstream that compares it. `None` when the store is down and the operation runs
+    /// The fencing token, for a downstream that compares it. `None` when the store is down and the operation runs
     /// unguarded, and in an atomic handler.
     pub fn epoch(&self) -> Option<Epoch> {
         self.0.attempt.epoch
     }
 
-    /// The effect has happened: whatever is answered, or goes wrong from here on, it must not run again.
+    /// The effect has happened: it must not run again, whatever is answered or fails from here on.
     pub fn mark_applied(&self) {
         self.0.marked.store(APPLIED, Ordering::SeqCst);
     }
 
-    /// Nothing has happened, or it was undone: whatever is answered, the same key may run again.
+    /// Nothing has happened, or it was undone: the same key may run again, whatever is answered.
     pub fn mark_not_applied(&self) {
         self.0.marked.store(NOT_APPLIED, Ordering::SeqCst);
     }

@@ -1,4 +1,4 @@
-//! Before anything is claimed: whose request it is, under which key, and what it asks for.
+//! Before the claim: the scope, the key and the fingerprint of a request.
 
 use std::sync::Arc;
 
@@ -17,29 +17,29 @@ use crate::intent::key::Key;
 use crate::intent::scope::Scope;
 use crate::store::Store;
 
-/// What the head of a request tells.
+/// What the head of a request shows.
 pub(super) enum Screened<S> {
     /// Not guarded.
     Pass,
-    /// Its key is missing or none.
+    /// Its key is missing or invalid.
     BadKey(KeyRefusal),
-    /// Whose it is cannot be told.
+    /// Its scope cannot be determined.
     NoScope,
     Guard(Named<S>),
 }
 
-/// A request that has all its names.
+/// A request whose operation, scope and key are known.
 pub(super) struct Named<S> {
     pub(super) prepared: Arc<Prepared<S>>,
     pub(super) scope: Scope,
     pub(super) key: Key,
 }
 
-/// Reads what identifies a request. Claims nothing and asks nobody.
+/// Reads what identifies a request. Claims nothing and makes no request to the store.
 pub(super) fn screen<S: Store>(shared: &Shared<S>, parts: &Parts) -> Screened<S> {
-    let sent = framework::sent(&parts.extensions, &parts.uri);
+    let uri = framework::original_uri(&parts.extensions, &parts.uri);
     let template = framework::template(&parts.extensions);
-    let found = shared.operations.find(&parts.method, template, sent.path());
+    let found = shared.operations.find(&parts.method, template, uri.path());
     let Some(Found { prepared, key_required }) = found else { return Screened::Pass };
     if prepared.rule.key == KeyRule::Ignored {
         return Screened::Pass;
@@ -53,7 +53,7 @@ pub(super) fn screen<S: Store>(shared: &Shared<S>, parts: &Parts) -> Screened<S>
     match (shared.scope)(parts) {
         Ok(scope) => Screened::Guard(Named { prepared, scope, key }),
         Err(error) => {
-            tracing::debug!(%error, "a request without a scope was refused");
+            tracing::debug!(%error, "a request was refused: its scope could not be determined");
             Screened::NoScope
         }
     }
@@ -64,28 +64,28 @@ pub(super) fn unread(extent: &Extent, bytes_max: usize) -> Option<Problem> {
     match extent {
         Extent::Whole | Extent::Trailers => None,
         Extent::Bound => {
-            let detail = format!("At most {bytes_max} bytes are taken.");
+            let detail = format!("At most {bytes_max} bytes are allowed.");
             Some(Problem::new(Code::BodyTooLarge, detail))
         }
         Extent::Full => {
-            let detail = "As many bytes of request bodies are held as may be, so nothing was done. Retry with the same key.";
+            let detail = "Too many bytes of request bodies are buffered, so nothing was done. Retry with the same key.";
             Some(Problem::new(Code::Busy, detail))
         }
         Extent::Error => {
-            let detail = "The body did not arrive whole, so nothing was done.";
+            let detail = "The body did not arrive completely, so nothing was done.";
             Some(Problem::new(Code::BodyUnreadable, detail))
         }
     }
 }
 
-/// What was asked for. The operation's name stands for the route: a template whose variables are renamed by a
-/// deploy is still the same operation, and the path itself is in it all the same.
+/// The fingerprint of a request. The operation's name stands for the route: a template whose variables are renamed by a
+/// deploy is still the same operation. The path itself is covered, too.
 pub(super) fn fingerprint(recipe: &Recipe, parts: &Parts, body: &[u8], operation: &str) -> Fingerprint {
-    let sent = framework::sent(&parts.extensions, &parts.uri);
+    let uri = framework::original_uri(&parts.extensions, &parts.uri);
     let mut digest = recipe
         .request(parts.method.as_str(), operation)
-        .path_value("path", sent.path())
-        .query(sent.query().unwrap_or(""));
+        .path_value("path", uri.path())
+        .query(uri.query().unwrap_or(""));
     if recipe.chooses_headers() {
         for (name, value) in &parts.headers {
             digest = digest.header(name.as_str(), value.as_bytes());

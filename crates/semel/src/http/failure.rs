@@ -6,25 +6,25 @@ use std::sync::Arc;
 use http::response::Parts;
 use http::{HeaderMap, StatusCode, header};
 
-use super::headers::{IDEMPOTENCY_EFFECT, IDEMPOTENCY_PROBLEM, speaks_of_us};
+use super::headers::{IDEMPOTENCY_EFFECT, IDEMPOTENCY_PROBLEM, has_our_headers};
 use crate::guard::WorkResult;
 
-/// What a 5xx means that the service itself answered: 500, 501, and 503 with `Retry-After`.
+/// What a 5xx of the service itself means: 500, 501, and 503 with `Retry-After`.
 ///
-/// Any other 5xx (502, 504, 52x, a bare 503) comes from something between us and the effect, which cannot know
-/// what happened behind it.
+/// Any other 5xx (502, 504, 52x, a bare 503) comes from a proxy between the layer and the effect, which cannot know
+/// whether the effect happened.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum On5xx {
     /// The service failed and undid what it had begun: the same key may run again.
     #[default]
     Retry,
-    /// A person shall look. What payments take.
+    /// The intent becomes uncertain, for a person to decide. The choice for payments.
     Hold,
-    /// It is the answer, for every retry.
+    /// It is the final answer, replayed to every retry.
     Replay,
 }
 
-/// What a handler knows of its effect, whatever it answers.
+/// What a handler knows about its effect, whatever it answers.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Known {
     Applied,
@@ -39,18 +39,18 @@ impl Known {
         }
     }
 
-    /// What the service says in [`IDEMPOTENCY_EFFECT`].
-    pub(super) fn told_in(headers: &HeaderMap) -> Option<Self> {
+    /// Reads [`IDEMPOTENCY_EFFECT`].
+    pub(super) fn from_headers(headers: &HeaderMap) -> Option<Self> {
         match headers.get(IDEMPOTENCY_EFFECT)?.as_bytes() {
             b"applied" => Some(Self::Applied),
             b"not-applied" => Some(Self::NotApplied),
-            // A service that says something else may mean anything: its status decides.
+            // Any other value means nothing: the status decides.
             _ => None,
         }
     }
 }
 
-/// Decides by status, or as the service's own function does.
+/// Decides by status, or with the service's own function.
 #[derive(Clone)]
 pub(super) enum Failures {
     ByStatus(On5xx),
@@ -67,16 +67,16 @@ impl fmt::Debug for Failures {
 }
 
 impl Failures {
-    /// How the work ended. Whoever is nearer to the effect is believed first: the handler's mark, then the
-    /// service's header, then the status.
+    /// How the work ended. The source nearest to the effect decides: the handler's mark, then the service's header,
+    /// then the status.
     pub(super) fn judge(&self, marked: Option<Known>, parts: &Parts) -> WorkResult {
-        let spoken = speaks_of_us(&parts.headers);
-        let told = || spoken.then(|| Known::told_in(&parts.headers)).flatten();
-        if let Some(known) = marked.or_else(told) {
+        let has_ours = has_our_headers(&parts.headers);
+        let in_headers = || has_ours.then(|| Known::from_headers(&parts.headers)).flatten();
+        if let Some(known) = marked.or_else(in_headers) {
             return known.ended();
         }
-        // Another semel further in refused; it keeps the record, so ours must not stand in its way.
-        if spoken && parts.headers.contains_key(IDEMPOTENCY_PROBLEM) {
+        // Another semel further in refused and has its own record, so ours must not block a retry.
+        if has_ours && parts.headers.contains_key(IDEMPOTENCY_PROBLEM) {
             return WorkResult::NotApplied;
         }
         match self {
@@ -89,7 +89,7 @@ impl Failures {
 fn by_status(status: StatusCode, headers: &HeaderMap, on_5xx: On5xx) -> WorkResult {
     match status.as_u16() {
         200..=399 => WorkResult::Completed,
-        // Not about the intent but about this attempt: who asked, or when.
+        // About this attempt (who sent it, or when), not about the intent.
         401 | 403 | 408 | 425 | 429 => WorkResult::NotApplied,
         400..=499 => WorkResult::FailedFinal,
         500 | 501 => answered(on_5xx),

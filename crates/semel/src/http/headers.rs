@@ -1,4 +1,4 @@
-//! Every header name the edge knows, and which of a response's headers are kept for replays.
+//! All header names that the layer uses, and which headers of a response are kept for replays.
 
 use std::cell::RefCell;
 
@@ -8,22 +8,22 @@ use http::header::{self, HeaderName, HeaderValue};
 
 use crate::intent::outcome::Headers;
 
-/// The key, unless the layer is told another name.
+/// The key, unless the layer is configured with another name.
 pub const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 /// On a replay: `true`.
 pub const IDEMPOTENCY_REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
 /// The same under the stripe profile.
 pub const IDEMPOTENT_REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
-/// `false` when the answer is true but the store does not have it yet.
+/// `false` when the answer is correct but not stored yet.
 pub const IDEMPOTENCY_STORED: HeaderName = HeaderName::from_static("idempotency-stored");
 /// `false` when the store was down and the work ran without a claim, as the operation allows.
 pub const IDEMPOTENCY_GUARDED: HeaderName = HeaderName::from_static("idempotency-guarded");
 /// `not-kept` on a replay whose body was too large, or a stream.
 pub const IDEMPOTENCY_BODY: HeaderName = HeaderName::from_static("idempotency-body");
-/// The code of a problem that semel itself answered with, or of its 202 while an attempt is under way. Another semel
-/// further out does not remember such an answer: whoever gave it has its own record of the intent.
+/// The code of a problem that semel itself answered with, or of its 202 while an attempt is in flight. Another semel
+/// further out does not store such an answer: the one that gave it has its own record of the intent.
 pub const IDEMPOTENCY_PROBLEM: HeaderName = HeaderName::from_static("idempotency-problem");
-/// From the service to the layer, never to the client: what is known of the effect, `applied` or
+/// From the service to the layer, never to the client: whether the effect happened, `applied` or
 /// `not-applied`.
 pub const IDEMPOTENCY_EFFECT: HeaderName = HeaderName::from_static("idempotency-effect");
 /// Mirrors `retryable` of a problem; generated SDKs read it.
@@ -31,11 +31,11 @@ pub const X_SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry")
 /// The same under the stripe profile; Stripe's SDKs retry every 409 without it.
 pub const STRIPE_SHOULD_RETRY: HeaderName = HeaderName::from_static("stripe-should-retry");
 
-/// How every name begins by which one semel tells something to another, or to the service.
+/// Prefix of every header between two semels, or between semel and the service.
 const OUR_PREFIX: &str = "idempoten";
 
-/// What only the layer says. Taken out of the service's own answers, so that nothing can pretend. The code of
-/// a problem is not among them: it is as true of the semel further in, and those further out shall see it.
+/// Headers that only the layer may set. They are removed from the service's own answers, so that a service cannot
+/// forge them. The code of a problem is not among them: another semel further in may set it, for those further out.
 static OURS: [HeaderName; 6] = [
     IDEMPOTENCY_REPLAYED,
     IDEMPOTENT_REPLAYED,
@@ -45,8 +45,8 @@ static OURS: [HeaderName; 6] = [
     IDEMPOTENCY_EFFECT,
 ];
 
-/// Kept for replays: what describes the representation, where the result is, and whether to ask again. What describes one exchange
-/// (`date`, request ids, rate limits) would be untrue the second time.
+/// Kept for replays: headers about the representation, where the result is, and whether to retry. Headers about one
+/// exchange (`date`, request ids, rate limits) would be wrong in a replay.
 static KEPT: [HeaderName; 17] = [
     header::ALLOW,
     header::CACHE_CONTROL,
@@ -67,8 +67,8 @@ static KEPT: [HeaderName; 17] = [
     STRIPE_SHOULD_RETRY,
 ];
 
-/// Never kept, whatever the builder is told: cookies and credentials belong to one session, hop-by-hop
-/// headers to one connection, `date` to one moment; the length is made anew from the body.
+/// Never kept, whatever is configured: cookies and credentials belong to one session, hop-by-hop headers to one
+/// connection, `date` to one moment; the length is computed from the body.
 static NEVER: [HeaderName; 14] = [
     header::AUTHORIZATION,
     header::CONNECTION,
@@ -96,15 +96,15 @@ pub(super) fn is_never_kept(name: &HeaderName) -> bool {
     cookie || NEVER.contains(name) || OURS.contains(name) || name.as_str().starts_with("proxy-")
 }
 
-/// Whether a semel has anything to say in these headers: this one, or one further in. Hardly ever; and to look at
-/// the few names there are costs less than to look for each of ours.
-pub(super) fn speaks_of_us(headers: &HeaderMap) -> bool {
+/// Whether any of these headers is semel's. Rarely; one pass over the few names costs less than a search for each of
+/// ours.
+pub(super) fn has_our_headers(headers: &HeaderMap) -> bool {
     headers.keys().any(|name| name.as_str().starts_with(OUR_PREFIX))
 }
 
-/// Takes out what only the layer may say.
+/// Removes the headers that only the layer may set.
 pub(super) fn strip_ours(headers: &mut HeaderMap) {
-    if speaks_of_us(headers) {
+    if has_our_headers(headers) {
         for name in &OURS {
             headers.remove(name);
         }
@@ -112,15 +112,15 @@ pub(super) fn strip_ours(headers: &mut HeaderMap) {
 }
 
 thread_local! {
-    /// What was kept last. Most answers have the same headers as the one before, and one copy of them will do for
-    /// all their records.
+    /// The headers that were kept last. Most answers have the same headers as the one before, so their records share
+    /// one copy.
     static LAST: RefCell<Headers> = const { RefCell::new(Headers::NONE) };
 }
 
-/// The headers of a response that are kept, in their order. `None` when they are more than may be kept.
+/// The headers of a response that are kept, in their order. `None` when they exceed the bounds.
 pub(super) fn kept(headers: &HeaderMap, also: &[HeaderName]) -> Option<Headers> {
     let hop_by_hop = headers.keys().any(|name| *name == header::CONNECTION);
-    // Nothing in the list of ours is among those that are never kept; what the builder was told may be.
+    // Nothing in `KEPT` is among those that are never kept; `also` may be.
     let is_kept = |name: &HeaderName| {
         let allowed = KEPT.contains(name) || (also.contains(name) && !is_never_kept(name));
         allowed && !(hop_by_hop && is_hop_by_hop(headers, name))
@@ -138,7 +138,7 @@ pub(super) fn kept(headers: &HeaderMap, also: &[HeaderName]) -> Option<Headers> 
     if let Ok(Some(kept)) = as_before {
         return Some(kept);
     }
-    // Mostly it is one or two, and they are kept for long.
+    // Usually one or two, and they are kept for long, so no spare capacity.
     let (mut kept, mut bytes) = (Vec::with_capacity(2), 0);
     for (name, value) in chosen() {
         bytes += name.as_str().len() + value.len();
@@ -148,7 +148,7 @@ pub(super) fn kept(headers: &HeaderMap, also: &[HeaderName]) -> Option<Headers> 
         kept.push((name.as_str().to_owned(), Bytes::copy_from_slice(value.as_bytes())));
     }
     let kept = Headers::from(kept);
-    // A thread that ends keeps nothing any more.
+    // Fails only while the thread ends.
     let _ = LAST.try_with(|last| last.replace(kept.clone()));
     Some(kept)
 }
@@ -160,8 +160,8 @@ fn is_hop_by_hop(headers: &HeaderMap, name: &HeaderName) -> bool {
     named.any(|token| token.trim().eq_ignore_ascii_case(name.as_str()))
 }
 
-/// Puts kept headers back. Without the body, what describes the body is left out.
-pub(super) fn give_again(kept: &[(String, Bytes)], body_kept: bool, headers: &mut HeaderMap) {
+/// Restores kept headers for a replay. Without the body, headers about the body are left out.
+pub(super) fn restore(kept: &[(String, Bytes)], body_kept: bool, headers: &mut HeaderMap) {
     for (name, value) in kept {
         let (Ok(name), Ok(value)) =
             (HeaderName::from_bytes(name.as_bytes()), HeaderValue::from_maybe_shared(value.clone()))
@@ -169,7 +169,7 @@ pub(super) fn give_again(kept: &[(String, Bytes)], body_kept: bool, headers: &mu
             continue;
         };
         let describes_body = name.as_str().starts_with("content-") && name != header::CONTENT_LOCATION;
-        // A store can be written by others too: what must never be replayed is checked on the way out as well.
+        // Others can write to the store too, so what must never be replayed is checked on the way out as well.
         if is_never_kept(&name) || (describes_body && !body_kept) {
             continue;
         }
@@ -239,7 +239,7 @@ mod tests {
         let stored =
             [("set-cookie".to_owned(), Bytes::from("a=b")), ("etag".to_owned(), Bytes::from("\"1\""))];
         let mut out = HeaderMap::new();
-        give_again(&stored, true, &mut out);
+        restore(&stored, true, &mut out);
         assert_eq!(out, headers(&[("etag", "\"1\"")]));
     }
 }

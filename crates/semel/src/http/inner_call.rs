@@ -1,8 +1,8 @@
 //! The guarded call of the inner service, as a task that outlives its caller.
 //!
-//! The guard records an outcome; the caller gets the response itself, cookies and all, which the guard hands on
-//! beside it. It does so only after it has recorded, so no byte leaves before the record is there, and a body that
-//! is not kept still reaches the caller as it comes.
+//! The guard records an outcome; the caller gets the response itself, with cookies and all, which the guard passes on
+//! beside it. It does so only after it has recorded the outcome, so no byte leaves before the record is there. A body
+//! that is not kept still streams to the caller.
 
 use std::future::{Future, ready};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -29,19 +29,19 @@ use crate::guard::{Attempt, Execution, WorkResult};
 use crate::intent::fingerprint::Fingerprint;
 use crate::intent::outcome::{Body as Kept, Outcome};
 
-const ANSWER_LOST: &str = "It took effect; what it answered was lost. It will not be repeated.";
+const ANSWER_LOST: &str = "The request took effect, but its answer was lost. It will not run again.";
 
 /// What the caller gets.
 pub(super) type Given<R, E> = Result<Response<BufferedBody<R>>, E>;
 
-/// One call to be made once. On the heap from the beginning: a request is large to hand on by value.
+/// One call to make. On the heap from the start: a request is large to move.
 pub(super) struct Work<S, Inner, B: Body> {
     pub(super) shared: Arc<Shared<S>>,
     pub(super) prepared: Arc<Prepared<S>>,
     pub(super) inner: Inner,
     pub(super) parts: http::request::Parts,
     pub(super) body: BufferedBody<B>,
-    /// Told when the call begins under a claim.
+    /// Signals that the call has begun under a claim.
     pub(super) started: Option<oneshot::Sender<()>>,
 }
 
@@ -51,7 +51,7 @@ where
     B: Body<Data = Bytes>,
     R: Body<Data = Bytes>,
 {
-    /// Makes the call; what is left to wait for is the answer.
+    /// Makes the call; the returned future waits for the answer.
     pub(super) fn run(
         mut self: Box<Self>,
         attempt: Attempt,
@@ -63,7 +63,7 @@ where
         let (shared, prepared) = (Arc::clone(&self.shared), Arc::clone(&self.prepared));
         let claim = ClaimHandle::new(attempt, fingerprint);
         self.parts.extensions.insert(claim.clone());
-        // Out of the box and into the service, without a stop in between.
+        // Moved out of the box straight into the service.
         let called = catch_unwind(AssertUnwindSafe(move || {
             let Self { mut inner, parts, body, .. } = *self;
             inner.call(Request::from_parts(parts, body))
@@ -72,12 +72,12 @@ where
             Ok(called) => Either::Left(AssertUnwindSafe(called).catch_unwind()),
             Err(panic) => Either::Right(ready(Err(panic))),
         };
-        // Not in one block: that would hold the call twice.
+        // Not in one async block: that would hold the call twice.
         called.then(|called| async move {
             match called {
                 Ok(Ok(response)) => keep(&shared, &prepared.rule, &claim, response).await,
-                // Between the service and us something broke: what happened behind it is not known, unless the
-                // handler has said so before.
+                // Something between the service and the layer broke: the effect is unknown, unless the handler has
+                // marked it before.
                 Ok(Err(error)) => (broken(claim.known(), &shared).1, Box::new(Err(error))),
                 Err(panic) if claim.known().is_none() => resume_unwind(panic),
                 Err(_) => {
@@ -89,7 +89,7 @@ where
     }
 }
 
-/// Reads what is to be kept of a response; the caller gets all of it.
+/// Reads the part of a response that is stored; the caller gets all of it.
 fn keep<S, R: Body<Data = Bytes>, E>(
     shared: &Shared<S>,
     rule: &Rule,
@@ -98,11 +98,11 @@ fn keep<S, R: Body<Data = Bytes>, E>(
 ) -> impl Future<Output = (Execution, Box<Given<R, E>>)> {
     let (mut parts, body) = response.into_parts();
     let mut ended = rule.failures.judge(claim.known(), &parts);
-    // Said in the head, so it is known whatever becomes of the body.
-    let said = Known::told_in(&parts.headers);
+    // Read from the head, so it is known even if the body breaks off.
+    let in_headers = Known::from_headers(&parts.headers);
     strip_ours(&mut parts.headers);
     let headers = kept(&parts.headers, &rule.replay_headers);
-    // An answer that is not replayed need not be kept; one with too many headers would not be the same.
+    // Only replayed answers are stored; one with too many headers could not be replayed the same.
     let replayed = matches!(ended, WorkResult::Completed | WorkResult::FailedFinal);
     let whole = replayed && headers.is_some() && !is_stream(&parts);
     let headers = headers.unwrap_or_default();
@@ -113,17 +113,18 @@ fn keep<S, R: Body<Data = Bytes>, E>(
             let body = response.body_mut();
             match body.fill(rule.response_bytes_max, Some(rule.response_time_max)).await {
                 Extent::Whole => outcome.body = Kept::Kept(body.data().clone()),
-                // Trailers have no place in an outcome, and without them (gRPC's status) the body alone would lie.
+                // An outcome has no trailers, and without them (gRPC's status) the body alone would be wrong.
                 Extent::Bound | Extent::Trailers | Extent::Full => {}
-                // The service broke off in the middle of its answer, like a call that broke. No byte of it has left.
+                // The service broke off in the middle of its answer: treated like a failed call. No byte of it has
+                // left.
                 Extent::Error => {
-                    let known = claim.known().or(said);
+                    let known = claim.known().or(in_headers);
                     ended = known.map_or(WorkResult::Unknown, Known::ended);
                     tracing::warn!(
                         operation = claim.intent().operation().as_str(),
                         intent = %claim.intent().id(),
                         ?known,
-                        "the service's answer broke off half way"
+                        "the service's response broke off before its end; the client gets an error instead"
                     );
                     let problem = half_answered(known, rule).response(shared.profile, &shared.types);
                     *response = problem.map(BufferedBody::whole);
@@ -134,7 +135,7 @@ fn keep<S, R: Body<Data = Bytes>, E>(
     }
 }
 
-/// A response that is read as it comes, for as long as it comes.
+/// A response without a known end, such as server-sent events.
 fn is_stream(parts: &Parts) -> bool {
     const STREAMS: [&[u8]; 2] = [b"text/event-stream", b"multipart/x-mixed-replace"];
     let content_type = parts.headers.get(header::CONTENT_TYPE).map_or(&[][..], HeaderValue::as_bytes);
@@ -148,7 +149,7 @@ fn is_stream(parts: &Parts) -> bool {
     parts.status == StatusCode::SWITCHING_PROTOCOLS || STREAMS.into_iter().any(is)
 }
 
-/// What the caller is told instead of half an answer.
+/// The problem that the caller gets instead of half an answer.
 fn half_answered(known: Option<Known>, rule: &Rule) -> Problem {
     let problem = match known {
         Some(Known::Applied) => Problem::new(Code::AnswerLost, ANSWER_LOST),
@@ -161,7 +162,7 @@ fn half_answered(known: Option<Known>, rule: &Rule) -> Problem {
     problem.with_status(StatusCode::BAD_GATEWAY)
 }
 
-/// There is no response, and at most the handler's word on what happened.
+/// There is no response; at most the handler has marked what happened.
 fn broken<S>(known: Option<Known>, shared: &Shared<S>) -> (Response<Bytes>, Execution) {
     let (code, detail) = match known {
         Some(Known::Applied) => (Code::AnswerLost, ANSWER_LOST),

@@ -1,4 +1,4 @@
-//! What the layer will make of a request, told by its head alone.
+//! What the layer will do with a request, from its head alone.
 
 use http::request::Parts;
 
@@ -7,22 +7,22 @@ use super::layer::IdempotencyLayer;
 use crate::intent::identity::Intent;
 use crate::store::Store;
 
-/// What [`IdempotencyLayer::look`] found.
+/// The result of [`IdempotencyLayer::look`].
 #[derive(Clone, Debug)]
 pub enum Look {
     /// It is not guarded.
     Passes,
-    /// Its key is missing or none; the layer will say what is wrong.
+    /// Its key is missing or invalid; the layer will answer what is wrong.
     Refused,
-    /// It has a key, but whose it is cannot be told yet.
+    /// It has a key, but its scope cannot be determined yet.
     NoScope,
     /// It is an attempt at this intent.
     Guarded(Intent),
 }
 
 impl<S: Store> IdempotencyLayer<S> {
-    /// What will become of a request as far as its head tells, for whoever stands in front of the layer and
-    /// authorises, limits or watches. Claims nothing and asks nobody.
+    /// What the layer will do with a request, from its head alone: for code in front of the layer that authorises,
+    /// limits or monitors. Claims nothing and makes no request to the store.
     pub fn look(&self, parts: &Parts) -> Look {
         match screen(self.shared(), parts) {
             Screened::Pass => Look::Passes,

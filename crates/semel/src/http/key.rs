@@ -1,22 +1,24 @@
-//! Reading the key from its header: bare or as a structured-field string, and nothing in between.
+//! Parses the key from its header: bare or as a structured-field string, and nothing in between.
 
 use http::header::{HeaderName, HeaderValue};
 use http::{HeaderMap, header};
 
 use crate::intent::key::{Key, KeyError};
 
-/// Why a request has no usable key. The client is told; the key itself is not repeated.
+/// Why a request has no usable key. The client gets this text; it does not repeat the key.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum KeyRefusal {
     #[error("this operation needs a key; send the header {0} with a new unique key for each new intent")]
     Missing(HeaderName),
-    #[error("the header {0} was sent more than once; which of them counts is not for us to guess")]
+    #[error("the header {0} was sent more than once; send it once")]
     Repeated(HeaderName),
     #[error("the key begins with a quote but is not a structured-field string such as \"order-1001\"")]
     Quoting,
-    #[error("the key has a comma, as two keys joined by a proxy would; a key with a comma must be quoted")]
+    #[error(
+        "the key contains a comma and may be two keys that a proxy joined; a key with a comma must be quoted"
+    )]
     Comma,
-    #[error("the key is shorter than the {min} bytes this operation asks for; use a UUID")]
+    #[error("the key is shorter than the {min} bytes this operation requires; use a UUID")]
     Weak { min: usize },
     #[error(transparent)]
     Key(#[from] KeyError),
@@ -45,14 +47,14 @@ fn parse(value: &HeaderValue) -> Result<Key, KeyRefusal> {
     if bytes.first() == Some(&b'"') {
         return Ok(Key::new(unquoted(bytes)?)?);
     }
-    // Two header lines and their joined form are the same message to every proxy on the way, so they have to
-    // be the same to us: refused. A quoted string has its commas inside.
+    // Two header lines and their joined form are the same message to every proxy on the way, so both are refused. A
+    // quoted string may contain commas.
     if bytes.contains(&b',') {
         return Err(KeyRefusal::Comma);
     }
     match std::str::from_utf8(bytes) {
         Ok(text) => Ok(Key::new(text)?),
-        // Bytes beyond ASCII become characters beyond ASCII, and `Key` says at which place.
+        // Bytes beyond ASCII become characters beyond ASCII; `Key` refuses them and gives the position.
         Err(_) => Ok(Key::new(String::from_utf8_lossy(bytes).into_owned())?),
     }
 }
@@ -137,7 +139,7 @@ mod tests {
         headers.append(&name, HeaderValue::from_static("k-1"));
         assert!(read(&headers, &name, 3).is_ok());
         assert_eq!(read(&headers, &name, 4), Err(KeyRefusal::Weak { min: 4 }));
-        // Even the same key twice: a proxy may have joined them, and then it would be one with a comma.
+        // Even the same key twice: joined by a proxy, it would be one with a comma.
         headers.append(&name, HeaderValue::from_static("k-1"));
         assert_eq!(read(&headers, &name, 0), Err(KeyRefusal::Repeated(name)));
     }
@@ -155,7 +157,7 @@ mod tests {
             let Ok(value) = HeaderValue::from_bytes(&bytes) else { return Ok(()) };
             if let Ok(key) = parse(&value) {
                 prop_assert!(Key::new(key.as_str()).is_ok());
-                // Nothing is dropped on the way: what was sent can be made again from the key.
+                // Nothing is dropped: the key gives back what was sent.
                 let (sent, text) = (bytes.trim_ascii(), key.as_str());
                 let quoted = format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""));
                 prop_assert!(sent == text.as_bytes() || sent == quoted.as_bytes());

@@ -33,7 +33,7 @@ pub struct IdempotencyLayer<S> {
 }
 
 impl<S: Store> IdempotencyLayer<S> {
-    /// Begins with a guard, which brings the store.
+    /// Starts from a guard, which brings the store.
     pub fn builder(guard: Guard<S>) -> Builder<S> {
         Builder::new(guard)
     }
@@ -46,15 +46,14 @@ impl<S: Store> IdempotencyLayer<S> {
         &self.shared
     }
 
-    /// The loop that looks up uncertain intents of this layer's rules, and counts those nobody can look up; to be
-    /// spawned with [`run`](Reconciler::run). Routes that are only known by their template are not watched: give
-    /// them a rule.
+    /// The reconcile loop for this layer's rules: looks up uncertain intents, and counts those without a lookup. Spawn
+    /// it with [`run`](Reconciler::run). Routes that are only known by their template are not watched: give them a
+    /// rule.
     pub fn reconciler(&self) -> Reconciler<S> {
         self.shared.operations.known().fold(Reconciler::new(), Reconciler::watch)
     }
 
-    /// The status resource that a 202 points to, to be mounted where
-    /// [`status_path`](Builder::status_path) says.
+    /// The status resource that a 202 points to. Mount it at [`status_path`](Builder::status_path).
     pub fn status_service(&self) -> StatusService<S> {
         StatusService::new(Arc::clone(&self.shared))
     }

@@ -1,4 +1,4 @@
-//! The edge: a tower layer that answers a request once, and every retry of it the same.
+//! The HTTP server side: a tower layer that runs a request once and gives every retry of it the same answer.
 //!
 //! ```
 //! # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
@@ -26,42 +26,42 @@
 //! | module | what |
 //! |---|---|
 //! | `layer`, `builder` | [`IdempotencyLayer`] and its settings |
-//! | `rule`, `route`, `operations` | [`Rule`]: what holds for one operation, and which requests it is |
-//! | `classify` | before anything is claimed: key, scope, body, fingerprint |
-//! | `inspect` | [`Look`]: what will become of a request, told by its head |
-//! | `service` | claimed, run and answered, or answered from the record |
+//! | `rule`, `route`, `operations` | [`Rule`]: the settings of one operation, and which requests belong to it |
+//! | `classify` | before the claim: key, scope, body, fingerprint |
+//! | `inspect` | [`Look`]: what the layer will do with a request, from its head alone |
+//! | `service` | claims, runs and answers a request, or replays the record |
 //! | `inner_call` | the call of the inner service, as a task that outlives its caller |
-//! | `body`, `budget` | bodies, read up to a bound and handed on untouched; how much of them is held at once |
+//! | `body`, `budget` | bodies, read up to a bound and passed on unchanged; how many bytes are buffered at once |
 //! | `failure` | what a response says about the effect |
 //! | `respond`, `problem`, `profile`, `headers` | what clients see |
-//! | `claim` | [`ClaimHandle`]: what a handler knows and may say |
+//! | `claim` | [`ClaimHandle`]: the claim as its handler sees it |
 //! | `atomic` | the claim in the handler's own transaction, for [`Effect::Atomic`](crate::Effect::Atomic) |
-//! | `status`, `status_token` | [`StatusService`]: where a 202 points to, and who may ask there |
-//! | `client` | the other end: keys and retries (feature `client`) |
+//! | `status`, `status_token` | [`StatusService`]: the status resource of a 202, and who may read it |
+//! | `client` | the client side: keys and retries (feature `client`) |
 //!
-//! What clients are promised is in `docs/http-contract.md`.
+//! The contract with clients is `docs/http-contract.md`.
 //!
 //! # Where to put it
 //!
-//! - **Inside of authentication.** A replay is an answer too: whoever is not allowed to ask must not get it.
-//!   What authentication found out is what [`Builder::scope`] is for.
-//! - **Inside of compression.** The answer is stored once for all retries, whatever each of them accepts. For
-//!   guarded requests the service is told `Accept-Encoding: identity`, so a compression layer further in leaves
+//! - **Inside of authentication.** A replay is an answer too: a caller without access must not get it.
+//!   [`Builder::scope`] takes the tenant that authentication has found.
+//! - **Inside of compression.** The answer is stored once for all retries, whatever each of them accepts. Guarded
+//!   requests reach the service with `Accept-Encoding: identity`, so a compression layer further in leaves
 //!   the answer as it is; one further out compresses replays like any other answer.
 //! - **Inside of timeouts, too.** A timeout outside drops the caller, not the work: the retry finds the result.
-//!   One inside drops the work, and an opaque effect is uncertain then.
+//!   One inside drops the work, and an opaque effect becomes uncertain.
 //!
-//! The layer hands on an [`BufferedBody`], which routers and most middleware take as any other body. One that insists
-//! on its framework's own type (axum's `from_fn` in the same `ServiceBuilder`, further in) needs tower-http's
+//! The layer passes on a [`BufferedBody`], which routers and most middleware take like any other body. Middleware that
+//! needs its framework's own type (axum's `from_fn` in the same `ServiceBuilder`, further in) needs tower-http's
 //! `MapRequestBodyLayer` in between; with one `Router::layer` call for each there is nothing to do.
 //!
 //! # What it does not do
 //!
-//! - Task-local values of the caller are not there in the handler: guarded work is a task of its own, because it
-//!   must outlive its caller. Extensions are there.
-//! - `If-Match`, `If-None-Match` and `Range` go to the service as they are, and are not part of what was asked
-//!   for; a replay is the first answer, whatever the retry says about ranges.
-//! - Trailers of a response are passed on but not kept: a response with trailers leaves "done, body not kept".
+//! - Task-local values of the caller are not available in the handler: guarded work is a task of its own, because it
+//!   must outlive its caller. Extensions are available.
+//! - `If-Match`, `If-None-Match` and `Range` go to the service as they are, and are not part of the fingerprint; a
+//!   replay is the first answer, whatever the retry says about ranges.
+//! - Trailers of a response are passed on but not stored: a response with trailers leaves "done, body not kept".
 
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 mod atomic;

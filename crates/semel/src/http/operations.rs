@@ -1,4 +1,4 @@
-//! Which operation a request is of, and how that one is guarded.
+//! Which operation a request belongs to, and how that operation is guarded.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -15,9 +15,9 @@ use crate::intent::key::hex;
 use crate::intent::policy::Effect;
 use crate::store::{Record, Store};
 
-/// Most operations of undeclared routes that are kept ready. More than a router has; one beyond is made anew
-/// for each request, which costs a little and changes nothing.
-const READY_MAX: usize = 1_000;
+/// Bound of the cache of operations without a rule. More than a router has; one beyond it is prepared for each
+/// request, which costs a little and changes nothing.
+const BY_TEMPLATE_MAX: usize = 1_000;
 
 /// One operation, ready to guard requests.
 pub(super) struct Prepared<S> {
@@ -27,7 +27,6 @@ pub(super) struct Prepared<S> {
     pub(super) atomic: bool,
 }
 
-/// Which operation a request is of.
 pub(super) struct Found<S> {
     pub(super) prepared: Arc<Prepared<S>>,
     pub(super) key_required: bool,
@@ -36,11 +35,11 @@ pub(super) struct Found<S> {
 pub(super) struct Operations<S> {
     declared: Vec<(Route, Arc<Prepared<S>>)>,
     guard: Guard<S>,
-    otherwise: Rule,
-    /// By method: requests that no rule and no template is known for.
-    anything: Vec<(Method, Arc<Prepared<S>>)>,
-    /// By method and template: routes that no rule was given for.
-    ready: RwLock<HashMap<String, Arc<Prepared<S>>>>,
+    default_rule: Rule,
+    /// By method: requests without a rule and without a template.
+    by_method: Vec<(Method, Arc<Prepared<S>>)>,
+    /// By method and template: routes without a rule.
+    by_template: RwLock<HashMap<String, Arc<Prepared<S>>>>,
 }
 
 const NO_TEMPLATE: &str = "*";
@@ -49,7 +48,7 @@ impl<S: Store> Operations<S> {
     pub(super) fn new(
         guard: &Guard<S>,
         rules: Vec<Rule>,
-        otherwise: Rule,
+        default_rule: Rule,
         methods: Vec<Method>,
     ) -> Result<Self, BuildError> {
         if rules.len() > RULES_MAX {
@@ -63,47 +62,47 @@ impl<S: Store> Operations<S> {
                 return Err(BuildError::SafeMethod(route.method));
             }
             let name = rule.name.clone().unwrap_or_else(|| operation_name(&route.method, &route.template));
-            // Two rules under one name would guard one operation in two ways, by the route it came by.
+            // Two rules under one name would guard one operation in two ways, depending on the route.
             if !names.insert(name.clone()) || declared.iter().any(|(other, _)| *other == route) {
                 return Err(BuildError::Twice { route: text, name });
             }
             declared.push((route, Arc::new(prepare(guard, &name, rule)?)));
         }
-        let mut anything = Vec::new();
+        let mut by_method = Vec::new();
         for method in methods {
             if is_safe(&method) {
                 return Err(BuildError::SafeMethod(method));
             }
-            let name = otherwise.name.clone().unwrap_or_else(|| operation_name(&method, NO_TEMPLATE));
-            anything.push((method, Arc::new(prepare(guard, &name, otherwise.clone())?)));
+            let name = default_rule.name.clone().unwrap_or_else(|| operation_name(&method, NO_TEMPLATE));
+            by_method.push((method, Arc::new(prepare(guard, &name, default_rule.clone())?)));
         }
-        Ok(Self { declared, guard: guard.clone(), otherwise, anything, ready: RwLock::default() })
+        Ok(Self { declared, guard: guard.clone(), default_rule, by_method, by_template: RwLock::default() })
     }
 
-    /// All operations that are known beforehand, each once. Those the handler claims for itself leave no doubt.
+    /// All operations that are known beforehand, each once. Atomic ones are left out: they are never uncertain.
     pub(super) fn known(&self) -> impl Iterator<Item = &Guarded<S>> {
         let declared = self.declared.iter().map(|(_, prepared)| prepared);
         let mut names = HashSet::new();
         declared
-            .chain(self.anything.iter().map(|(_, prepared)| prepared))
+            .chain(self.by_method.iter().map(|(_, prepared)| prepared))
             .filter(|prepared| !prepared.atomic)
             .map(|prepared| &prepared.guarded)
             .filter(move |guarded| names.insert(guarded.name().as_str()))
     }
 
-    /// The operation of that name; where it has no rule, one that is guarded like all that have none.
+    /// The operation of that name; without a rule of its own, it has the default rule.
     pub(super) fn named(&self, operation: &Operation) -> Arc<Prepared<S>> {
         let declared = self.declared.iter().map(|(_, prepared)| prepared);
-        let mut known = declared.chain(self.anything.iter().map(|(_, prepared)| prepared));
+        let mut known = declared.chain(self.by_method.iter().map(|(_, prepared)| prepared));
         if let Some(prepared) = known.find(|prepared| prepared.guarded.name() == operation) {
             return Arc::clone(prepared);
         }
-        match prepare(&self.guard, operation.as_str(), self.otherwise.clone()) {
+        match prepare(&self.guard, operation.as_str(), self.default_rule.clone()) {
             Ok(prepared) => Arc::new(prepared),
-            // The rule was checked when the layer was built, and the name is one already.
+            // Unreachable: the rule was checked when the layer was built, and the name is valid.
             Err(_) => {
                 let guarded = Guarded::new(self.guard.clone(), operation.clone());
-                Arc::new(Prepared { rule: self.otherwise.clone(), guarded, atomic: false })
+                Arc::new(Prepared { rule: self.default_rule.clone(), guarded, atomic: false })
             }
         }
     }
@@ -118,39 +117,41 @@ impl<S: Store> Operations<S> {
             let key_required = prepared.rule.key == KeyRule::Required;
             return Some(Found { prepared: Arc::clone(prepared), key_required });
         }
-        let (_, anything) = self.anything.iter().find(|(guarded, _)| guarded == method)?;
-        // What came of the path alone is one operation per method: if every path were one, whoever sends
-        // requests could fill metrics and memory with names. The path is in the fingerprint all the same.
+        let (_, of_method) = self.by_method.iter().find(|(guarded, _)| guarded == method)?;
+        // Requests without a template are one operation per method: if every path were one, clients could fill
+        // metrics and memory with names. The path is in the fingerprint anyway.
         let prepared = match template {
-            Some(template) if self.otherwise.name.is_none() => self.of_template(method, template, anything),
-            _ => Arc::clone(anything),
+            Some(template) if self.default_rule.name.is_none() => {
+                self.of_template(method, template, of_method)
+            }
+            _ => Arc::clone(of_method),
         };
         let posted = *method == Method::POST || *method == Method::PATCH;
         let key_required = prepared.rule.key == KeyRule::Required && posted;
         Some(Found { prepared, key_required })
     }
 
-    fn of_template(&self, method: &Method, template: &str, otherwise: &Arc<Prepared<S>>) -> Arc<Prepared<S>> {
+    fn of_template(&self, method: &Method, template: &str, of_method: &Arc<Prepared<S>>) -> Arc<Prepared<S>> {
         let name = operation_name(method, template);
-        let ready = self.ready.read().unwrap_or_else(PoisonError::into_inner);
-        if let Some(prepared) = ready.get(&name) {
+        let cache = self.by_template.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(prepared) = cache.get(&name) {
             return Arc::clone(prepared);
         }
-        drop(ready);
-        let prepared = match prepare(&self.guard, &name, self.otherwise.clone()) {
+        drop(cache);
+        let prepared = match prepare(&self.guard, &name, self.default_rule.clone()) {
             Ok(prepared) => Arc::new(prepared),
-            // The rule was checked when the layer was built and `operation_name` gives valid names only.
-            Err(_) => return Arc::clone(otherwise),
+            // Unreachable: the rule was checked when the layer was built, and `operation_name` gives valid names only.
+            Err(_) => return Arc::clone(of_method),
         };
-        let mut ready = self.ready.write().unwrap_or_else(PoisonError::into_inner);
-        if ready.len() < READY_MAX {
-            ready.insert(name, Arc::clone(&prepared));
+        let mut cache = self.by_template.write().unwrap_or_else(PoisonError::into_inner);
+        if cache.len() < BY_TEMPLATE_MAX {
+            cache.insert(name, Arc::clone(&prepared));
         }
         prepared
     }
 }
 
-/// `METHOD template`, or with a digest of the template where that is no valid name.
+/// `METHOD template`, or a digest of the template if that is not a valid name.
 fn operation_name(method: &Method, template: &str) -> String {
     let name = format!("{method} {template}");
     if Operation::new(&name).is_ok() {
@@ -163,7 +164,7 @@ fn operation_name(method: &Method, template: &str) -> String {
 fn prepare<S: Store>(guard: &Guard<S>, name: &str, mut rule: Rule) -> Result<Prepared<S>, BuildError> {
     let atomic = rule.policy.effect == Effect::Atomic;
     if atomic {
-        // The guard's own claims are never atomic; nothing is claimed here, so any other effect will do.
+        // The guard refuses atomic effects; the layer claims nothing here, so any other effect will do.
         rule.policy.effect = Effect::Keyed;
     }
     let policy_error = |error| BuildError::Policy { operation: name.to_owned(), error };

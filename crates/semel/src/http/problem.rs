@@ -1,4 +1,4 @@
-//! Problems as RFC 9457 describes them, each with a code that does not change.
+//! Problem documents (RFC 9457), each with a stable code.
 
 use std::time::Duration;
 
@@ -13,49 +13,49 @@ use super::profile::Profile;
 use crate::guard::GuardError;
 use crate::intent::outcome::Verdict;
 
-/// When to ask again where nothing better is known.
+/// When to retry if nothing better is known.
 pub(super) const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// The beginning of a problem's `type`, unless the builder is given another.
+/// Default prefix of a problem's `type`.
 pub(crate) const TYPES: &str = "urn:problem-type:semel:";
 
 /// The codes of all problems. Their texts are part of the contract.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum Code {
-    /// No key where one is needed.
+    /// A required key is missing.
     KeyMissing,
-    /// A key that is none, or a weaker one than the operation asks for.
+    /// The key is invalid, or weaker than the operation requires.
     KeyInvalid,
     /// The same key with another request.
     Reused,
-    /// The same key, and the first request is still being worked on.
+    /// The same key, and the first request is still in flight.
     InProgress,
-    /// Nobody knows whether it happened; no machine will find out by asking again.
+    /// It is not known whether it happened, and retries cannot find out.
     Uncertain,
-    /// A retry so late that the outcome may have been forgotten.
+    /// A retry so late that the outcome may have been deleted.
     KeyExpired,
-    /// A key that says it was made later than now.
+    /// The key's timestamp is in the future.
     KeyFromFuture,
-    /// The request does not say whose it is.
+    /// The scope (tenant) of the request could not be determined.
     ScopeMissing,
-    /// The request's body is larger than is read.
+    /// The request's body is larger than allowed.
     BodyTooLarge,
-    /// The request's body did not arrive whole.
+    /// The request's body did not arrive completely.
     BodyUnreadable,
     /// The attempt failed and nothing happened.
     AttemptFailed,
     /// It took effect, but its answer was lost on the way.
     AnswerLost,
-    /// It took effect, but its answer cannot be made again just now.
+    /// It took effect, but its answer cannot be rebuilt now.
     NotRebuilt,
-    /// The store cannot be asked.
+    /// The store is unavailable.
     StoreUnavailable,
-    /// As much as allowed is under way.
+    /// The limit of requests in flight, or of buffered bytes, is reached.
     Busy,
     /// The process is stopping.
     Draining,
-    /// No such intent here, or not the asker's.
+    /// No such intent here, or it belongs to another caller.
     IntentNotFound,
     /// The status of an intent can only be read.
     MethodNotAllowed,
@@ -108,7 +108,7 @@ impl Code {
         }
     }
 
-    /// What it is, in a few words.
+    /// A short description.
     pub fn title(self) -> &'static str {
         match self {
             Self::KeyMissing => "An idempotency key is required",
@@ -132,7 +132,7 @@ impl Code {
         }
     }
 
-    /// Whether the same request may be sent again by a machine.
+    /// Whether a client may retry the same request automatically.
     pub fn retryable(self) -> bool {
         matches!(
             self,
@@ -145,7 +145,7 @@ impl Code {
         )
     }
 
-    /// The status it is answered with, where nothing else is known.
+    /// Its default status.
     pub fn status(self, profile: Profile) -> StatusCode {
         match self {
             Self::KeyMissing | Self::KeyInvalid | Self::ScopeMissing | Self::BodyUnreadable => {
@@ -164,7 +164,7 @@ impl Code {
         }
     }
 
-    /// What Stripe's SDKs choose their exception by.
+    /// The error type by which Stripe's SDKs choose their exception.
     fn stripe_type(self) -> &'static str {
         match self {
             Self::Reused | Self::InProgress | Self::Uncertain | Self::KeyExpired => "idempotency_error",
@@ -174,7 +174,6 @@ impl Code {
     }
 }
 
-/// One problem, to be answered with.
 #[derive(Clone, Debug)]
 pub(super) struct Problem {
     code: Code,
@@ -183,7 +182,7 @@ pub(super) struct Problem {
     retry_after: Option<Duration>,
 }
 
-/// What a problem says, whoever's it is.
+/// The body of a problem, the layer's or the gateway's.
 #[derive(Serialize)]
 pub(crate) struct Document<'a> {
     r#type: String,
@@ -197,16 +196,16 @@ pub(crate) struct Document<'a> {
 }
 
 impl<'a> Document<'a> {
-    /// A problem of that code; its `type` is `types` and the code.
+    /// A problem with this code; its `type` is `types` followed by the code.
     pub(crate) fn new(types: &str, code: &'a str, title: &'a str, detail: &'a str, retryable: bool) -> Self {
         let r#type = format!("{types}{}", code.to_ascii_lowercase().replace('_', "-"));
         Self { r#type, title, status: 0, detail, code, retryable, error: None }
     }
 
-    /// The answer, which nobody in between is to keep.
+    /// The response, which proxies must not cache.
     pub(crate) fn response(mut self, status: StatusCode) -> Response<Bytes> {
         self.status = status.as_u16();
-        // Texts and numbers always serialise.
+        // Strings and numbers always serialise.
         let mut response = Response::new(Bytes::from(serde_json::to_vec(&self).unwrap_or_default()));
         *response.status_mut() = status;
         let headers = response.headers_mut();
@@ -258,7 +257,7 @@ impl Problem {
     }
 }
 
-/// Whole seconds, rounded up: asking a moment too early is a request for nothing.
+/// Whole seconds, rounded up: a retry a moment too early is wasted.
 pub(crate) fn seconds(duration: Duration) -> HeaderValue {
     HeaderValue::from(duration.as_millis().div_ceil(1_000).clamp(1, u64::MAX.into()) as u64)
 }
@@ -272,12 +271,13 @@ impl From<KeyRefusal> for Problem {
 }
 
 impl From<&GuardError> for Problem {
-    /// Details are ours, never the store's: its errors may name hosts and paths. They are logged instead.
+    /// Details never contain the store's errors, which may name hosts and paths. Those are logged instead.
     fn from(error: &GuardError) -> Self {
         match error {
             GuardError::Mismatch => Self::new(
                 Code::Reused,
-                "This key was used before for a different request. Use a new key for a new intent; retries must repeat the request exactly.",
+                "This key was used before for a different request. Use a new key for a new intent; retries must \
+                 repeat the request exactly.",
             ),
             GuardError::InFlight { retry_after } => {
                 let detail =
@@ -287,21 +287,24 @@ impl From<&GuardError> for Problem {
             GuardError::Uncertain { id, settles_in } => uncertain(&id.to_string()).retry_after(*settles_in),
             GuardError::KeyExpired => Self::new(
                 Code::KeyExpired,
-                "This key was made longer ago than outcomes are kept, so it may have been used. Find out whether the request took effect before sending it with a new key.",
+                "This key is older than the retention of outcomes, so it may have been used before. Find out whether \
+                 the request took effect before sending it with a new key.",
             ),
             GuardError::KeyFromFuture => {
-                Self::new(Code::KeyFromFuture, "This key says it was made in the future; check the clock.")
+                Self::new(Code::KeyFromFuture, "The timestamp in this key is in the future; check the clock.")
             }
             GuardError::KeyNotTimeOrdered => {
                 Self::new(Code::KeyInvalid, "This operation needs a time-ordered key: a UUIDv7 or a ULID.")
             }
             GuardError::StoreUnavailable(_) => Self::new(
                 Code::StoreUnavailable,
-                "Whether this request was made before cannot be looked up, so nothing was done. Retry with the same key.",
+                "It cannot be checked now whether this request was made before, so nothing was done. Retry with the \
+                 same key.",
             ),
             GuardError::NotRebuilt { .. } => Self::new(
                 Code::NotRebuilt,
-                "It took effect and was not repeated; its answer could not be put together. Retry with the same key.",
+                "The request took effect before and was not run again, but its answer could not be rebuilt. Retry \
+                 with the same key.",
             ),
             GuardError::Busy { .. } => Self::new(Code::Busy, "Nothing was done. Retry with the same key."),
             GuardError::Draining => Self::new(Code::Draining, "Nothing was done. Retry with the same key."),
@@ -315,21 +318,23 @@ impl From<&GuardError> for Problem {
     }
 }
 
-/// What an attempt is told that broke off and may be made again.
+/// Detail for an attempt that broke off and may run again.
 pub(super) const ATTEMPT_FAILED: &str = "The attempt broke off. Retry with the same key.";
 
-/// The work broke off; a lookup may have found out about it after `settles_in`.
+/// The work broke off; a lookup may know its result after `settles_in`.
 pub(super) fn broken(verdict: Verdict, settles_in: Option<Duration>) -> Problem {
     if verdict == Verdict::FailedRetryable {
         return Problem::new(Code::AttemptFailed, ATTEMPT_FAILED);
     }
-    let detail = "The attempt broke off and may have taken effect. It will not be repeated by itself; do not send it with a new key before its fate is known.";
+    let detail = "The attempt broke off and may have taken effect. It is not run again automatically. Do not send it \
+                  with a new key before you know whether it took effect.";
     Problem::new(Code::Uncertain, detail).retry_after(settles_in)
 }
 
 pub(super) fn uncertain(id: &str) -> Problem {
     let detail = format!(
-        "Whether this request took effect is not known, and it is not repeated by itself. Do not send it with a new key before its fate is known; ask the operator about intent {id}."
+        "It is not known whether this request took effect, and it is not run again automatically. Do not send it \
+         with a new key before you know; ask the operator about intent {id}."
     );
     Problem::new(Code::Uncertain, detail)
 }

@@ -1,4 +1,4 @@
-//! What clients are used to: the same guarantees, told in three dialects.
+//! The same guarantees in three dialects that clients know.
 
 use http::StatusCode;
 use http::header::HeaderName;
@@ -17,7 +17,7 @@ use super::headers::{IDEMPOTENCY_REPLAYED, IDEMPOTENT_REPLAYED, STRIPE_SHOULD_RE
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[non_exhaustive]
 pub enum Profile {
-    /// A conflict is a 409.
+    /// The same key with another request is a 409.
     #[default]
     Classic,
     /// As in the draft of the IETF's HTTP API working group.

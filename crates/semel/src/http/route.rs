@@ -1,4 +1,4 @@
-//! Templates such as `POST /payments/{id}/refund`, and the requests they match.
+//! Route templates such as `POST /payments/{id}/refund`, and the requests they match.
 
 use http::Method;
 
@@ -18,10 +18,10 @@ enum Segment {
 }
 
 impl Route {
-    /// Reads `METHOD /template`.
+    /// Parses `METHOD /template`.
     pub(super) fn parse(text: &str) -> Result<Self, &'static str> {
         let (method, template) = text.split_once(' ').ok_or("write it as `POST /payments/{id}`")?;
-        let method = method.parse::<Method>().map_err(|_| "the method is none")?;
+        let method = method.parse::<Method>().map_err(|_| "invalid HTTP method")?;
         let Some(path) = template.strip_prefix('/') else { return Err("the path must begin with a slash") };
         if template.contains(['?', '#', ' ']) {
             return Err("a template has no query, fragment or space");
@@ -42,7 +42,7 @@ impl Route {
         Ok(Self { method, template: template.to_owned(), segments })
     }
 
-    /// Whether a request is of this route: by the framework's own template, or by its path.
+    /// Whether a request matches this route, by the framework's own template or by its path.
     pub(super) fn matches(&self, method: &Method, template: Option<&str>, path: &str) -> bool {
         self.method == *method && (template == Some(&*self.template) || self.matches_path(path))
     }
@@ -67,7 +67,7 @@ fn is_decoded(text: &[u8], segment: &str) -> bool {
     if segment.contains('%') { *text == decoded(segment) } else { text == segment.as_bytes() }
 }
 
-/// Percent escapes undone; a broken one stays as it is.
+/// Percent-decodes a segment; an invalid escape stays as it is.
 fn decoded(segment: &str) -> Vec<u8> {
     let mut bytes = segment.bytes();
     let mut plain = Vec::with_capacity(segment.len());

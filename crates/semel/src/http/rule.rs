@@ -1,4 +1,4 @@
-//! What holds for one operation at the edge.
+//! The settings of one operation in the HTTP layer.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,11 +12,11 @@ use crate::guard::{Lookup, Policy, Rebuild, WorkResult};
 use crate::intent::fingerprint::Recipe;
 use crate::intent::policy::{Effect, InFlight, KeyFormat, Preset, Retention, StoreDown};
 
-/// How much of a request's body is read unless the rule says otherwise; more is a 413.
+/// How much of a request's body is read by default; more is a 413.
 pub const BODY_BYTES_MAX: usize = 1 << 20;
-/// How much of a response's body is kept unless the rule says otherwise; more leaves "done, body not kept".
+/// How much of a response's body is stored by default; more leaves "done, body not kept".
 pub const RESPONSE_BYTES_MAX: usize = 256 << 10;
-/// How long a response's body may take to be read for keeping; one that takes longer is a stream.
+/// How long reading a response's body may take by default; one that takes longer is treated as a stream.
 pub const RESPONSE_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// Whether requests of an operation carry a key.
@@ -26,11 +26,11 @@ pub enum KeyRule {
     Required,
     /// A request without one passes through, unguarded.
     Optional,
-    /// Keys are not looked at.
+    /// Keys are ignored; requests pass through, unguarded.
     Ignored,
 }
 
-/// What holds for one operation: which requests it is, whether they need a key, how they are guarded.
+/// The settings of one operation: which requests belong to it, whether they need a key, how they are guarded.
 ///
 /// ```
 /// use std::time::Duration;
@@ -66,13 +66,13 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// The requests of one route, such as `POST /payments/{id}/refund`. They need a key unless the rule says
-    /// otherwise. Of several rules that match, the first one counts.
+    /// The requests of one route, such as `POST /payments/{id}/refund`. They need a key unless [`key`](Self::key) says
+    /// otherwise. Of several rules that match, the first one applies.
     pub fn on(route: &str) -> Self {
         Self { route: Some(route.to_owned()), key: KeyRule::Required, ..Self::default_rule() }
     }
 
-    /// Requests that no other rule matches. A key is taken when it is sent.
+    /// Requests that no other rule matches. A key is optional.
     pub fn default_rule() -> Self {
         Self {
             route: None,
@@ -93,15 +93,15 @@ impl Rule {
         }
     }
 
-    /// Names the operation. The name is part of the identity, so give one where the route may be spelled
-    /// differently one day; without it the operation is called by its method and template.
+    /// Names the operation. The name is part of the identity, so set one if the route may be spelled differently one
+    /// day; without it the operation is named after its method and template.
     pub fn name(mut self, name: &str) -> Self {
         self.name = Some(name.to_owned());
         self
     }
 
-    /// Says whether a key is needed. `Required` on [`otherwise`](Self::otherwise) is about POST and PATCH: PUT
-    /// and DELETE are idempotent by themselves, and guarded when a key is sent.
+    /// Sets whether a key is required. On the [`default_rule`](Self::default_rule) `Required` applies to POST and PATCH
+    /// only: PUT and DELETE are idempotent by themselves, and guarded when a key is sent.
     pub fn key(mut self, key: KeyRule) -> Self {
         self.key = key;
         self
@@ -119,7 +119,7 @@ impl Rule {
         self
     }
 
-    /// Takes what fits a kind of work: its retention, and for payments [`On5xx::Hold`] and
+    /// Sets the defaults for a kind of work: its retention, and for payments [`On5xx::Hold`] and
     /// [`verify`](Self::verify).
     pub fn preset(mut self, preset: Preset) -> Self {
         self.policy.retention = preset.retention();
@@ -127,106 +127,107 @@ impl Rule {
         if preset == Preset::Payment { self.on_5xx(On5xx::Hold) } else { self }
     }
 
-    /// Says what protects the effect.
+    /// Sets what protects the effect.
     ///
     /// [`Effect::Atomic`] makes the layer only read: it refuses a mismatch and replays what is finished, and
     /// otherwise calls the handler, which claims and finishes inside its own transaction with
-    /// `ClaimHandle::once_tx` of its [`ClaimHandle`](super::ClaimHandle). What is stored is stored by the
-    /// handler's commit, so a crash before it leaves nothing behind and one after it is replayed. What cannot hold there
-    /// ([`respond_accepted`](Self::accept), [`respond_async_after`](Self::respond_async_after), [`lookup`](Self::lookup),
-    /// [`failures`](Self::failures)) is refused when the layer is built; [`on_5xx`](Self::on_5xx) is passed over, because
-    /// what the handler commits is the outcome, whatever its status. A handler that takes longer than
-    /// [`timeout`](Self::timeout) is dropped, and its transaction with it.
+    /// `ClaimHandle::once_tx` of its [`ClaimHandle`](super::ClaimHandle). The handler's commit stores the outcome, so a
+    /// crash before it leaves nothing behind and one after it is replayed. Settings that do nothing there
+    /// ([`respond_accepted`](Self::respond_accepted), [`respond_async_after`](Self::respond_async_after),
+    /// [`lookup`](Self::lookup), [`failures`](Self::failures)) are refused when the layer is built;
+    /// [`on_5xx`](Self::on_5xx) is ignored, because what the handler commits is the outcome, whatever its status. A
+    /// handler that takes longer than [`timeout`](Self::timeout) is dropped, and its transaction with it.
     pub fn effect(mut self, effect: Effect) -> Self {
         self.policy.effect = effect;
         self
     }
 
-    /// Says how long outcomes are remembered.
+    /// Sets how long outcomes are kept.
     pub fn retention(mut self, retention: impl Into<Retention>) -> Self {
         self.policy.retention = retention.into();
         self
     }
 
-    /// Says how long an owner is believed alive without renewing.
+    /// Sets how long an owner counts as alive without renewing.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.policy.lease = lease;
         self
     }
 
-    /// Says what a duplicate gets while the first is at it: "in progress", or the outcome if it comes in time.
+    /// Sets what a duplicate gets while the first request is in flight: "in progress", or the outcome if it comes in
+    /// time.
     pub fn in_flight(mut self, in_flight: InFlight) -> Self {
         self.policy.in_flight = in_flight;
         self
     }
 
-    /// "In progress" is told as 202 with the address of a status resource, instead of 409. The builder needs
+    /// Answers "in progress" with 202 and the URL of a status resource, instead of 409. The builder needs
     /// [`status_path`](super::Builder::status_path) for that.
     pub fn respond_accepted(mut self) -> Self {
         self.accept = true;
         self
     }
 
-    /// The first request too is answered with 202 when its work takes longer than this; the work goes on.
+    /// Answers the first request with 202, too, when its work takes longer than this; the work goes on.
     pub fn respond_async_after(mut self, after: Duration) -> Self {
         self.respond_async_after = Some(after);
         self.accept = true;
         self
     }
 
-    /// Says what happens when the store cannot be asked.
+    /// Sets what happens when the store is unavailable.
     pub fn store_down(mut self, store_down: StoreDown) -> Self {
         self.policy.store_down = store_down;
         self
     }
 
-    /// Says whether the authority is asked before a replay, where a cache stands in front of it; see
+    /// Sets whether a replay is checked with the authority, where a cache stands in front of it; see
     /// [`Guarded::verify`](crate::Guarded::verify).
     pub fn verify(mut self, verify: bool) -> Self {
         self.policy.verify = verify;
         self
     }
 
-    /// Says what keys look like, so that late retries are refused instead of run.
+    /// Sets the format of keys, so that late retries are refused instead of run.
     pub fn key_format(mut self, key_format: KeyFormat) -> Self {
         self.policy.key_format = key_format;
         self
     }
 
-    /// Bounds the work itself; after that its fate is unknown.
+    /// Limits how long the work may take; after that its result is unknown.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.policy.timeout = Some(timeout);
         self
     }
 
-    /// Says how uncertain intents are looked up; see [`Guarded::lookup`](crate::Guarded::lookup).
+    /// Sets how uncertain intents are looked up; see [`Guarded::lookup`](crate::Guarded::lookup).
     pub fn lookup(mut self, lookup: impl Lookup, settle: Duration) -> Self {
         self.lookup = Some(Arc::new(lookup));
         self.policy.settle = settle;
         self
     }
 
-    /// Keeps only the status and what names the result; see [`Guarded::minimal`](crate::Guarded::minimal). Headers are
-    /// not kept either: those of the rebuilt outcome are given.
+    /// Stores only the status and a reference to the result; see [`Guarded::minimal`](crate::Guarded::minimal). Headers
+    /// are not stored either: a replay has those of the rebuilt outcome.
     pub fn minimal(mut self, rebuild: impl Rebuild) -> Self {
         self.rebuild = Some(Arc::new(rebuild));
         self
     }
 
-    /// Says what belongs to the fingerprint, chosen headers among it.
+    /// Sets what the fingerprint covers, including chosen headers.
     pub fn recipe(mut self, recipe: Recipe) -> Self {
         self.recipe = recipe;
         self
     }
 
-    /// Says what a 5xx of the service itself means.
+    /// Sets what a 5xx of the service itself means.
     pub fn on_5xx(mut self, on_5xx: On5xx) -> Self {
         self.failures = Failures::ByStatus(on_5xx);
         self
     }
 
-    /// Replaces the whole table of what a status means. What the handler marked, or the service said in
-    /// `Idempotency-Effect`, is believed before it.
+    /// Replaces the whole table of what a status means. The handler's mark and the service's `Idempotency-Effect` come
+    /// first.
     pub fn failures(mut self, judge: impl Fn(&Parts) -> WorkResult + Send + Sync + 'static) -> Self {
         self.failures = Failures::By(Arc::new(judge));
         self
@@ -238,19 +239,19 @@ impl Rule {
         self
     }
 
-    /// Keeps at most this much of a response's body.
+    /// Stores at most this much of a response's body.
     pub fn response_bytes_max(mut self, response_bytes_max: usize) -> Self {
         self.response_bytes_max = response_bytes_max;
         self
     }
 
-    /// Treats a response whose body takes longer than this as a stream: it is passed on and not kept.
+    /// Treats a response whose body takes longer than this as a stream: it is passed on and not stored.
     pub fn response_time_max(mut self, response_time_max: Duration) -> Self {
         self.response_time_max = response_time_max;
         self
     }
 
-    /// Keeps this header of responses too. Cookies, credentials and hop-by-hop headers are refused.
+    /// Stores and replays this header of responses, too. Cookies, credentials and hop-by-hop headers are refused.
     pub fn replay_header(mut self, name: HeaderName) -> Self {
         self.replay_headers.push(name);
         self

@@ -1,4 +1,4 @@
-//! The service: an admitted request is claimed, run and answered, or answered from the record.
+//! The tower service: claims, runs and answers a request, or replays the record.
 
 use std::fmt;
 use std::future::{Future, pending, ready};
@@ -39,7 +39,7 @@ use crate::store::{ErrorKind, Fate, Record, Store, StoreError};
 /// How long the layer's own reads of the store may take.
 const READ_TIME_MAX: Duration = Duration::from_secs(5);
 
-/// Answers a request once, and every retry of it the same. Made by
+/// Runs a request once and gives every retry of it the same answer. Made by
 /// [`IdempotencyLayer`](super::IdempotencyLayer).
 pub struct IdempotencyService<Inner, S> {
     inner: Inner,
@@ -75,7 +75,7 @@ where
         let (parts, body) = request.into_parts();
         let problem = match screen(&self.shared, &parts) {
             Screened::Guard(named) => {
-                // The one that was polled ready is used; the next call gets to ready its clone.
+                // Uses the service that was polled ready, and leaves its clone for the next call.
                 let clone = self.inner.clone();
                 let inner = std::mem::replace(&mut self.inner, clone);
                 let Named { prepared, scope, key } = named;
@@ -90,7 +90,7 @@ where
             }
             Screened::BadKey(refusal) => Problem::from(refusal),
             Screened::NoScope => {
-                let detail = "Whose request this is cannot be told, so nothing was done.";
+                let detail = "The tenant of this request could not be determined, so nothing was done.";
                 Problem::new(Code::ScopeMissing, detail)
             }
         };
@@ -98,7 +98,7 @@ where
     }
 }
 
-/// Until the body is read, a client that goes away leaves nothing.
+/// Answers a guarded request. Until the body is read, a client that disconnects leaves nothing behind.
 #[expect(clippy::manual_async_fn, reason = "an async function holds its arguments twice")]
 fn answer<S, Inner, B, R>(
     mut work: Box<Work<S, Inner, B>>,
@@ -126,8 +126,8 @@ where
         let intent = Intent::new(scope, prepared.guarded.name().clone(), key);
         let name = intent.operation().as_str();
         let fingerprint = fingerprint(&rule.recipe, &work.parts, work.body.data(), name);
-        // The answer is for every retry, whatever that one accepts. A layer outside of this one may compress it.
-        // Said always, because to say nothing means that any coding is welcome.
+        // The answer is for every retry, whatever that one accepts; a layer outside of this one may compress it.
+        // Always set, because without the header any coding is acceptable.
         work.parts.headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
         if prepared.atomic {
             return Box::pin(atomic(work, intent, fingerprint)).await;
@@ -135,7 +135,7 @@ where
         let named = intent.clone();
         let ran = match rule.respond_async_after {
             None => {
-                // On the heap as well: the guard's own task stays small, and small boxes cost less than large ones.
+                // Boxed as well: the guard's own task stays small, and small boxes cost less than large ones.
                 let work = move |attempt| Box::pin(work.run(attempt, fingerprint));
                 prepared.guarded.run_with(intent, fingerprint, work).await
             }
@@ -162,7 +162,7 @@ where
             }
             Err(error) => {
                 if let GuardError::StoreUnavailable(error) = &error {
-                    tracing::error!(intent = %named.id(), %error, "a request was refused: the store cannot be asked");
+                    tracing::error!(intent = %named.id(), %error, "a request was refused: the store is unavailable");
                 }
                 Ok(shared.refuse(&Problem::from(&error)))
             }
@@ -212,16 +212,16 @@ where
     // Whatever the handler has committed is committed.
     crash::point(crash::BEFORE_ANSWER);
     let mut answered = answered.map(BufferedBody::untouched);
-    // Made again only now that the handler's transaction has ended: it would need a second connection meanwhile.
+    // Rebuilt only after the handler's transaction has ended: before that it would need a second connection.
     if let Some(ByReference(verdict, outcome)) = answered.extensions_mut().remove() {
-        answered = shared.given_again(&prepared, &intent, verdict, outcome).await;
+        answered = shared.replay_stored(&prepared, &intent, verdict, outcome).await;
     }
     Ok(answered)
 }
 
 async fn started_and_passed(started: oneshot::Receiver<()>, after: Duration) {
     if started.await.is_err() {
-        // It never will: something else than a run is the answer, and that comes by itself.
+        // It never starts: the answer is not a run, and the other branch gives it.
         pending::<()>().await;
     }
     tokio::time::sleep(after).await;
@@ -241,12 +241,12 @@ impl<S: Store> Shared<S> {
     }
 
     pub(super) fn accepted(&self, id: &IntentId, retry_after: Duration) -> Response<Bytes> {
-        let place =
-            self.status_path.as_ref().map(|status_path| format!("{status_path}/{}", self.tokens.place(id)));
-        respond::accepted(place, retry_after)
+        let status_url =
+            self.status_path.as_ref().map(|status_path| format!("{status_path}/{}", self.tokens.segment(id)));
+        respond::accepted(status_url, retry_after)
     }
 
-    /// The first caller gets the response as the service gave it, with what could not be done for it.
+    /// The first caller gets the response of the service, flagged if it is not stored or ran unguarded.
     fn give<R: Body<Data = Bytes>, E>(
         &self,
         answer: &Answer,
@@ -254,14 +254,14 @@ impl<S: Store> Shared<S> {
     ) -> Given<R, E> {
         let mut response = match given {
             Some(given) => (*given)?,
-            // What ran has given; this is for a reader's peace of mind only.
+            // Unreachable: work that ran has a response.
             None => self.replay(&answer.outcome, answer.verdict),
         };
         respond::flag(response.headers_mut(), answer.stored, answer.guarded);
         Ok(response)
     }
 
-    /// What an atomic handler's answers have to follow.
+    /// The settings that an atomic handler needs.
     fn contract(&self, rule: &Rule, expires: Option<Instant>) -> Contract {
         let wait = match rule.policy.in_flight {
             InFlight::Reject => Duration::ZERO,
@@ -281,8 +281,8 @@ impl<S: Store> Shared<S> {
         }
     }
 
-    /// For atomic operations: what is known already, or `None` when the handler is to be called. Whether it may
-    /// run is decided in its transaction, so all this may do is save it the work.
+    /// For atomic operations: the answer that is already known, or `None` if the handler must be called. Its
+    /// transaction decides whether it may run; this only saves the call.
     async fn read_only<R: Body<Data = Bytes>>(
         &self,
         prepared: &Prepared<S>,
@@ -296,7 +296,7 @@ impl<S: Store> Shared<S> {
             in_time(store.get(id)).await
         } else {
             match in_time(store.look(id)).await {
-                // Whoever is refused is refused by the authority, never by a cache.
+                // Only the authority refuses a request, never a cache.
                 Ok(Some(record)) if differs(&record) => in_time(store.get(id)).await,
                 found => found,
             }
@@ -315,17 +315,17 @@ impl<S: Store> Shared<S> {
             State::InProgress | State::FailedRetryable | State::Uncertain => return None,
         };
         let outcome = record.outcome.unwrap_or_else(Outcome::unknown);
-        Some(self.given_again(prepared, intent, verdict, outcome).await)
+        Some(self.replay_stored(prepared, intent, verdict, outcome).await)
     }
 
-    async fn given_again<R: Body<Data = Bytes>>(
+    async fn replay_stored<R: Body<Data = Bytes>>(
         &self,
         prepared: &Prepared<S>,
         intent: &Intent,
         verdict: Verdict,
         outcome: Outcome,
     ) -> Response<BufferedBody<R>> {
-        match prepared.guarded.given_again(intent, verdict, outcome).await {
+        match prepared.guarded.replay_stored(intent, verdict, outcome).await {
             Ok(answer) => self.replay(&answer.outcome, verdict),
             Err(error) => self.refuse(&Problem::from(&error)),
         }

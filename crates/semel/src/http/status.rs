@@ -1,4 +1,4 @@
-//! Where a 202 points to.
+//! The status resource that a 202 points to.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -25,10 +25,10 @@ use crate::store::{Record, Store};
 
 /// Answers `GET …/{intent}`: pending (202), the result, or what is wrong.
 ///
-/// An intent is shown only under the address that a 202 gave. That address has a token, which is made with a secret
-/// ([`Builder::status_secrets`](super::Builder::status_secrets)). It is shown only if its operation answers with 202 and the
-/// caller is of the scope it was made in; otherwise the answer is 404. Put the same authentication in front of it as in
-/// front of the operations.
+/// An intent is shown only at the URL that a 202 gave, which is signed with a secret
+/// ([`Builder::status_secrets`](super::Builder::status_secrets)), only if its operation answers with 202, and only to a
+/// caller of the same scope; otherwise the answer is 404. Put the same authentication in front of it as in front of the
+/// operations.
 ///
 /// ```
 /// use axum::{Router, routing::post};
@@ -83,16 +83,17 @@ impl<S: Store> Shared<S> {
         if parts.method != Method::GET && parts.method != Method::HEAD {
             return Err(Problem::new(Code::MethodNotAllowed, "Use GET."));
         }
-        // A scope that cannot be told, an address that was not given out, somebody else's intent and no intent at all
-        // look the same from outside: there is nothing to learn here by trying.
-        let not_found = || Problem::new(Code::IntentNotFound, "It may have been forgotten, or never been.");
-        let place = parts.uri.path().rsplit('/').next().unwrap_or("");
-        let id = self.tokens.intent(place).ok_or_else(not_found)?;
+        // No scope, a forged URL, another caller's intent and no intent at all get the same answer, so that trying
+        // URLs reveals nothing.
+        let not_found =
+            || Problem::new(Code::IntentNotFound, "It may have been deleted, or may never have existed.");
+        let segment = parts.uri.path().rsplit('/').next().unwrap_or("");
+        let id = self.tokens.intent(segment).ok_or_else(not_found)?;
         let scope = (self.scope)(parts).map_err(|_| not_found())?;
         let unavailable = |error| Problem::from(&GuardError::StoreUnavailable(error));
         let store = self.guard.store();
         let record = in_time(store.get(id)).await.map_err(unavailable)?.ok_or_else(not_found)?;
-        // The rules may be others than when it was given out.
+        // The rules may have changed since the URL was given out.
         let prepared = self.operations.named(record.intent.operation());
         if *record.intent.scope() != scope || !prepared.rule.accept {
             return Err(not_found());
@@ -103,7 +104,7 @@ impl<S: Store> Shared<S> {
             State::InProgress if !lapsed => Ok(self.accepted(&id, RETRY_AFTER)),
             State::Completed => self.result(&prepared, record, Verdict::Completed).await,
             State::FailedFinal => self.result(&prepared, record, Verdict::FailedFinal).await,
-            // Nobody is at it any more, and it may run again: pending would be waiting for nothing.
+            // No attempt is running and it may run again: with "pending" the client would wait in vain.
             State::InProgress | State::FailedRetryable => {
                 let detail = "The attempt failed. Send the original request again with the same key.";
                 Err(Problem::new(Code::AttemptFailed, detail))
@@ -119,7 +120,7 @@ impl<S: Store> Shared<S> {
         verdict: Verdict,
     ) -> Result<Response<Bytes>, Problem> {
         let outcome = record.outcome.unwrap_or_else(Outcome::unknown);
-        let outcome = match prepared.guarded.given_again(&record.intent, verdict, outcome).await {
+        let outcome = match prepared.guarded.replay_stored(&record.intent, verdict, outcome).await {
             Ok(answer) => answer.outcome,
             Err(error) => return Err(Problem::from(&error)),
         };
@@ -127,7 +128,7 @@ impl<S: Store> Shared<S> {
     }
 }
 
-/// The body of a status: bytes.
+/// The body of a status response.
 #[derive(Debug)]
 pub struct StatusBody(Bytes);
 

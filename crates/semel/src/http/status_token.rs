@@ -1,7 +1,7 @@
-//! What makes the address of a status resource one that was given out, and not one that was put together.
+//! Signs the URL of a status resource, so that it cannot be forged.
 //!
-//! An intent's id is a hash of its scope, operation and key: who knows these knows the id. So the address that a 202
-//! gives has a token behind the id, an HMAC under a secret of the service.
+//! An intent's id is a hash of its scope, operation and key: who knows these knows the id. So the URL in a 202 has a
+//! token after the id, an HMAC under a secret of the service.
 
 use std::fmt;
 
@@ -11,17 +11,17 @@ use sha2::Sha256;
 use crate::intent::identity::IntentId;
 use crate::intent::key::hex;
 
-/// Shorter secrets can be found by trying.
+/// Shorter secrets can be guessed.
 pub(super) const SECRET_BYTES_MIN: usize = 16;
-/// Most secrets at once: the one in use, and those it takes the place of.
+/// Most secrets at once: the one in use, and those it replaces.
 pub(super) const SECRETS_MAX: usize = 8;
 
-/// What is signed, so that the same secret in another place signs something else.
+/// Domain separation: the same secret used elsewhere makes other signatures.
 const PURPOSE: &[u8] = b"semel status resource 1\0";
 /// Bytes of a token.
 const TOKEN_BYTES: usize = 16;
 
-/// The secrets that tokens are made with. They are not shown.
+/// The secrets that tokens are made with. `Debug` does not show them.
 pub(super) struct Tokens(Vec<Vec<u8>>);
 
 impl Tokens {
@@ -30,10 +30,10 @@ impl Tokens {
         Self(secrets)
     }
 
-    /// With a secret that only this process knows, and only while it lives.
+    /// With a random secret that only this process knows.
     pub(super) fn random() -> Self {
         let mut secret = vec![0; 32];
-        // Without a source of chance: v7 UUIDs, which fall back on their own.
+        // Without a system source of randomness: v7 UUIDs, which have their own fallback.
         if getrandom::fill(&mut secret).is_err() {
             secret =
                 [uuid::Uuid::now_v7(), uuid::Uuid::now_v7()].iter().flat_map(|id| *id.as_bytes()).collect();
@@ -41,20 +41,20 @@ impl Tokens {
         Self(vec![secret])
     }
 
-    /// What stands behind `status_path` in the address of an intent.
-    pub(super) fn place(&self, id: &IntentId) -> String {
+    /// The last segment of an intent's status URL, after `status_path`: `{id}.{token}`.
+    pub(super) fn segment(&self, id: &IntentId) -> String {
         let token = self.0.first().and_then(|secret| mac(secret, id)).map(|mac| mac.finalize().into_bytes());
         format!("{id}.{}", hex(&token.unwrap_or_default()[..TOKEN_BYTES]))
     }
 
-    /// The intent of an address that was given out. The comparison takes the same time wherever it differs.
-    pub(super) fn intent(&self, place: &str) -> Option<IntentId> {
-        let (id, token) = place.split_once('.')?;
+    /// The intent of a segment with a valid token. The comparison takes constant time.
+    pub(super) fn intent(&self, segment: &str) -> Option<IntentId> {
+        let (id, token) = segment.split_once('.')?;
         let id: IntentId = id.parse().ok()?;
         let token = unhex(token)?;
-        let made =
+        let is_valid =
             |secret: &Vec<u8>| mac(secret, &id).is_some_and(|mac| mac.verify_truncated_left(&token).is_ok());
-        self.0.iter().any(made).then_some(id)
+        self.0.iter().any(is_valid).then_some(id)
     }
 }
 
@@ -65,7 +65,7 @@ fn mac(secret: &[u8], id: &IntentId) -> Option<Hmac<Sha256>> {
     Some(mac)
 }
 
-/// A token in lower case, and nothing else: each address has one spelling.
+/// Parses a token in lower case only, so that each URL has one spelling.
 fn unhex(text: &str) -> Option<[u8; TOKEN_BYTES]> {
     let mut token = [0; TOKEN_BYTES];
     if text.len() != 2 * TOKEN_BYTES || !text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')) {
@@ -95,24 +95,24 @@ mod tests {
     fn only_what_was_given_out_is_an_address() {
         let id: IntentId = "ab".repeat(32).parse().unwrap();
         let (old, new) = ("the secret of last year", "the secret of this year");
-        let place = tokens(&[old]).place(&id);
-        assert_eq!(tokens(&[old]).intent(&place), Some(id), "another process with the same secret");
-        assert_eq!(tokens(&[new, old]).intent(&place), Some(id), "while it is changed");
+        let segment = tokens(&[old]).segment(&id);
+        assert_eq!(tokens(&[old]).intent(&segment), Some(id), "another process with the same secret");
+        assert_eq!(tokens(&[new, old]).intent(&segment), Some(id), "while secrets are rotated");
         for (wrong, tokens) in [
-            (place.clone(), tokens(&[new])),
-            (place.clone(), Tokens::random()),
+            (segment.clone(), tokens(&[new])),
+            (segment.clone(), Tokens::random()),
             (id.to_string(), tokens(&[old])),
             (format!("{id}."), tokens(&[old])),
-            (place[..place.len() - 2].to_owned(), tokens(&[old])),
-            (format!("{place}00"), tokens(&[old])),
-            (place.to_ascii_uppercase(), tokens(&[old])),
-            (place.replacen("ab", "cd", 1), tokens(&[old])),
+            (segment[..segment.len() - 2].to_owned(), tokens(&[old])),
+            (format!("{segment}00"), tokens(&[old])),
+            (segment.to_ascii_uppercase(), tokens(&[old])),
+            (segment.replacen("ab", "cd", 1), tokens(&[old])),
             (format!("{id}.{}", "é".repeat(16)), tokens(&[old])),
             (String::new(), tokens(&[old])),
         ] {
             assert_eq!(tokens.intent(&wrong), None, "{wrong}");
         }
-        assert_ne!(Tokens::random().place(&id), Tokens::random().place(&id));
+        assert_ne!(Tokens::random().segment(&id), Tokens::random().segment(&id));
         assert_eq!(format!("{:?}", tokens(&[old])), "Tokens");
     }
 }

@@ -1,9 +1,9 @@
-//! Which addresses of the network a webhook may be sent to.
+//! Which network addresses a webhook may be sent to (SSRF protection).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Whether an address is out in the open: not this machine, not a private network, and not the address at which clouds tell
-/// a machine its own secrets.
+/// Whether an address is public: not this machine, not a private network, and not a cloud's metadata service, which
+/// gives a machine its own credentials.
 pub(super) fn is_public(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => is_public_v4(address),
@@ -34,11 +34,11 @@ fn is_public_v6(address: Ipv6Addr) -> bool {
         is_public_v4(Ipv4Addr::new(a, b, c, d))
     };
     match parts {
-        // An address of version 4 in other clothes: mapped, translated, tunnelled.
+        // An embedded IPv4 address: mapped, translated (NAT64) or tunnelled (6to4).
         [0, 0, 0, 0, 0, 0 | 0xffff, high, low] | [0x64, 0xff9b, 0, 0, 0, 0, high, low] => embedded(high, low),
         [0x2002, high, low, ..] => embedded(high, low),
         [0x64, 0xff9b, ..] | [0x2001, 0 | 0xdb8, ..] => false,
-        // Of what else there is only 2000::/3 is given out for the open network.
+        // Of the rest, only 2000::/3 is global unicast.
         [first, ..] => first & 0xe000 == 0x2000,
     }
 }

@@ -1,4 +1,4 @@
-//! Connects to an endpoint, having looked at the address it really has.
+//! Connects to an endpoint after checking the address its name resolves to (SSRF protection).
 
 use std::future::Future;
 use std::io;
@@ -17,13 +17,13 @@ use tower_service::Service;
 use super::address::is_public;
 use super::wire::Wire;
 
-/// Checks every address at the moment of connecting: a name that was harmless when it was configured, or a moment ago, may
-/// mean another machine now.
+/// Checks every address when it connects: a name that was harmless when it was configured, or a moment ago, may
+/// resolve to another machine now (DNS rebinding).
 #[derive(Clone)]
 pub(super) struct Dial {
     pub(super) allow_private: bool,
     pub(super) timeout: Duration,
-    /// `Err`: why no certificate can be checked.
+    /// `Err`: why TLS certificates cannot be verified.
     pub(super) tls: Result<TlsConnector, String>,
 }
 
@@ -47,7 +47,7 @@ impl Service<Uri> for Dial {
         Box::pin(async move {
             match tokio::time::timeout(dial.timeout, dial.connect(&uri)).await {
                 Ok(connected) => connected,
-                Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, "no connection in time")),
+                Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, "connecting timed out")),
             }
         })
     }
@@ -78,9 +78,9 @@ impl Dial {
 
     async fn try_address(&self, host: &str, address: SocketAddr) -> io::Result<TcpStream> {
         if !self.allow_private && !is_public(address.ip()) {
-            let told =
-                format!("{host} is {}, an address inside: not connected to unless allowed", address.ip());
-            return Err(io::Error::new(io::ErrorKind::PermissionDenied, told));
+            let why =
+                format!("{host} resolves to the private address {}, which is not allowed", address.ip());
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
         }
         let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;

@@ -1,7 +1,7 @@
-//! A POST to an endpoint that somebody has named: one attempt, and what is known after it.
+//! Sends one POST to a configured endpoint, and reports what is known after the attempt.
 //!
-//! **Where it may go.** Every address is looked at when it is connected to: this machine, private networks and the
-//! addresses at which clouds keep a machine's secrets are not connected to unless that is allowed. Redirects are not followed.
+//! **SSRF protection.** Every address is checked when it is connected to: this machine, private networks and the
+//! metadata services of clouds are refused unless allowed. Redirects are not followed.
 
 use std::time::Duration;
 
@@ -23,12 +23,12 @@ mod address;
 mod dial;
 mod wire;
 
-/// What is read of an answer, so that its connection can be used again.
+/// How much of an answer is read, so that its connection can be reused.
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
 /// Idle connections kept to one host.
 const IDLE_MAX: usize = 16;
 
-/// Posts to whatever requests name. Cheap to clone.
+/// An HTTP client that posts each request to its own URI. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Poster {
     client: Client<Dial, Full<Bytes>>,
@@ -41,15 +41,15 @@ pub(crate) struct Poster {
 pub(crate) enum Sent {
     /// There was an answer.
     Answered(Answer),
-    /// There was no connection to send it on.
+    /// No connection was made, so nothing was sent.
     NotReached(String),
-    /// It was sent, or may have been, and there is no answer.
+    /// It was sent, or may have been, and the connection failed before an answer.
     Lost(String),
     /// No answer in time.
     TimedOut,
 }
 
-/// An answer, with as much of its body as fits the bound, or nothing of it.
+/// An answer. The body is empty if it is longer than the bound or breaks off.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: StatusCode,
@@ -65,18 +65,18 @@ impl Answer {
     }
 }
 
-/// What a status says of what was posted.
+/// What a status says about the posted message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Says {
-    /// It was taken.
+    /// It was accepted.
     Taken,
-    /// It will never be taken.
+    /// It will never be accepted.
     Refused,
-    /// It is to go elsewhere, which it does not.
+    /// A redirect, which is not followed.
     Redirected,
-    /// It was not taken this time.
+    /// It was not accepted this time.
     NotTaken,
-    /// It may have been taken.
+    /// It may have been accepted.
     Unknown,
 }
 
@@ -92,18 +92,17 @@ impl Says {
     }
 }
 
-/// Whether that is an address to post to.
 pub(crate) fn endpoint(url: &str) -> Result<Uri, &'static str> {
     let uri: Uri = url.parse().map_err(|_| "not a URL")?;
     match (uri.scheme_str(), uri.host()) {
         (Some("http" | "https"), Some(_)) => Ok(uri),
-        _ => Err("it begins with https:// or http://, and a host"),
+        _ => Err("it must begin with https:// or http:// and have a host"),
     }
 }
 
 impl Poster {
-    /// `attempt`: the longest that a connection or an answer may take. `trust`: whom `https://` is believed by; the
-    /// system's authorities, read only where one of the endpoints needs them, unless given.
+    /// `attempt`: timeout of one attempt, connecting included. `trust`: root certificates for `https://`; without it,
+    /// the system's, which are read only if an endpoint needs them.
     pub(crate) fn new<'u>(
         mut endpoints: impl Iterator<Item = &'u Uri>,
         allow_private: bool,
@@ -113,10 +112,10 @@ impl Poster {
         let roots = match trust {
             Some(roots) => Ok(roots.clone()),
             None if endpoints.any(|uri| uri.scheme_str() == Some("https")) => tls_roots::of_the_system()
-                .map_err(|why| format!("{why}; name one that vouches for the endpoints")),
+                .map_err(|why| format!("{why}; configure the certificate authority of the endpoints")),
             None => Ok(RootCertStore::empty()),
         };
-        // Before the attempt as a whole: then it is known that nothing was sent.
+        // Shorter than the attempt, so that a connect timeout is known to have sent nothing.
         let dial =
             Dial { allow_private, timeout: attempt - attempt / 4, tls: roots.and_then(wire::encryption) };
         let client =
@@ -124,17 +123,17 @@ impl Poster {
         Self { client, dial, attempt }
     }
 
-    /// Why no certificate can be checked, if so.
+    /// Why TLS certificates cannot be verified, if so.
     pub(crate) fn violations(&self) -> Option<String> {
         self.dial.tls.as_ref().err().cloned()
     }
 
-    /// Connects and says nothing there.
+    /// Connects without sending anything.
     pub(crate) async fn reach(&self, uri: &Uri) -> std::io::Result<()> {
         self.dial.clone().call(uri.clone()).await.map(drop)
     }
 
-    /// One attempt, that ends then at the latest.
+    /// One attempt, which ends at `until` or after its own timeout, whichever is earlier.
     pub(crate) async fn send(&self, request: Request<Full<Bytes>>, until: Option<Instant>) -> Sent {
         let ours = Instant::now() + self.attempt;
         let until = until.map_or(ours, |until| until.min(ours));
@@ -144,7 +143,7 @@ impl Poster {
             Ok(Ok(response)) => response,
         };
         let (head, body) = response.into_parts();
-        // To its end, for the connection's sake. What is longer than the bound, or breaks, says nothing.
+        // Read to its end, so that the connection can be reused. A body that is too long or breaks off is dropped.
         let body = timeout_at(until, Limited::new(body, ANSWER_BYTES_MAX).collect()).await;
         let body = body.ok().and_then(Result::ok).map(|whole| whole.to_bytes()).unwrap_or_default();
         Sent::Answered(Answer { status: head.status, headers: head.headers, body })
@@ -152,16 +151,16 @@ impl Poster {
 }
 
 fn unanswered(error: &Error) -> Sent {
-    let mut told = error.to_string();
+    let mut message = error.to_string();
     let mut cause = std::error::Error::source(error);
     while let Some(error) = cause {
-        told = format!("{told}: {error}");
+        message = format!("{message}: {error}");
         cause = error.source();
     }
-    if error.is_connect() { Sent::NotReached(told) } else { Sent::Lost(told) }
+    if error.is_connect() { Sent::NotReached(message) } else { Sent::Lost(message) }
 }
 
-/// Headers that say how a message is carried, to whom, and by whom: not for the message to set.
+/// Headers for transport, routing and authentication, which a message must not set.
 pub(crate) fn is_ours(name: &HeaderName) -> bool {
     let name = name.as_str();
     name.starts_with("webhook-")

@@ -18,7 +18,7 @@ pub(super) enum Wire {
     Encrypted(Box<TlsStream<TcpStream>>),
 }
 
-/// Encrypts towards whoever these authorities vouch for.
+/// TLS that trusts these root certificates.
 pub(super) fn encryption(roots: RootCertStore) -> Result<TlsConnector, String> {
     let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()

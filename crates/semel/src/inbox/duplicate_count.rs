@@ -1,4 +1,4 @@
-//! How many messages of a handler's call were handled before: who marks them knows, and the consumer wants to count.
+//! Counts the duplicates in a handler's call: the inbox finds them when it marks, and the consumer reports them.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -10,7 +10,8 @@ tokio::task_local! {
     static REPEATS: RefCell<HashSet<Mark>>;
 }
 
-/// Does something, and says how many different messages it found marked. Only what it marks in its own task is seen.
+/// Runs `work`, and returns how many distinct messages it found already marked. Counts only marks made in the same
+/// task.
 pub(super) async fn counting<T>(work: impl Future<Output = T>) -> (T, usize) {
     REPEATS
         .scope(RefCell::default(), async {
@@ -20,9 +21,9 @@ pub(super) async fn counting<T>(work: impl Future<Output = T>) -> (T, usize) {
         .await
 }
 
-/// A message was marked. A transaction that is run again marks it again.
+/// A message was marked. A retried transaction marks it again.
 pub(super) fn marked(mark: Mark, fresh: bool) {
-    // Nobody counts outside of a consumer's call.
+    // Fails outside a consumer's call, where nothing is counted.
     let _ = REPEATS.try_with(|repeats| match fresh {
         true => repeats.borrow_mut().remove(&mark),
         false => repeats.borrow_mut().insert(mark),

@@ -11,12 +11,13 @@ use crate::tx::driver::{DriverError, DriverErrorKind, Tx};
 use crate::tx::script::play;
 use crate::tx::{Remember, TxError};
 
-/// What became of a message.
+/// The result of handling a message.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Handled<T> {
-    /// It was handled now, and will have been when the transaction commits.
+    /// It was handled now. It counts once the transaction commits.
     Now(T),
-    /// It was handled before: nothing was done. With what it ended in, where that is [kept](Inbox::keep_results).
+    /// A duplicate: it was handled before, and nothing was done. With the earlier result, if results are
+    /// [stored](Inbox::keep_results).
     Already(Option<T>),
 }
 
@@ -27,29 +28,29 @@ impl<T> Handled<T> {
     }
 }
 
-/// What was marked of a batch. Handle the [fresh](Marked::fresh) ones in the same transaction, then [end](Marked::end_tx)
-/// it and commit.
+/// A marked batch. Handle its [fresh](Marked::fresh) messages in the same transaction, then [end](Marked::end_tx) it
+/// and commit.
 #[derive(Debug)]
-#[must_use = "handle what is fresh, and nothing else"]
+#[must_use = "handle the fresh messages, and no others"]
 pub struct Marked {
     batch: i64,
     fresh: Vec<bool>,
 }
 
 impl Marked {
-    /// The places, among the messages given, of those that were never handled. A message that is there twice is fresh
-    /// the first time only.
+    /// Indexes of the messages that were never handled. A message that is in the batch twice is fresh only the first
+    /// time.
     pub fn fresh(&self) -> impl Iterator<Item = usize> {
         self.fresh.iter().enumerate().filter_map(|(at, fresh)| fresh.then_some(at))
     }
 
-    /// Whether the message at that place was never handled.
+    /// Whether the message at that index was never handled.
     pub fn is_fresh(&self, at: usize) -> bool {
         self.fresh.get(at).copied().unwrap_or(false)
     }
 
-    /// Writes down when the batch was done, and sees that the transaction still has its marks. Never left out: a driver
-    /// may say that a commit worked which the server has turned into a rollback, because a statement had failed before.
+    /// Records when the batch was done, and checks that the transaction still has its marks. Do not skip it: after a
+    /// failed statement the server may turn a commit into a rollback, and a driver may report that as success.
     pub async fn end_tx<X: Tx>(self, tx: &mut X) -> Result<(), TxError> {
         if self.fresh.is_empty() {
             return Ok(());
@@ -59,19 +60,17 @@ impl Marked {
 }
 
 impl Inbox {
-    /// Marks the message and runs `work` in the transaction `tx`, unless the message was handled before. Commit on `Ok`,
-    /// and only then acknowledge it to the broker; on any error roll back, and nothing stays: not the effect, not the
-    /// mark.
+    /// Marks the message and runs `work` in the transaction `tx`, unless the message was handled before. On `Ok`
+    /// commit, and only then ack it at the broker. On any error roll back: neither effect nor mark remains.
     ///
-    /// Of two transactions with the same message the second waits until the first has ended, for as long as the
-    /// database lets it wait. Under REPEATABLE READ and SERIALIZABLE it may be told to run again
-    /// ([`TxError::Retry`]).
+    /// Of two transactions with the same message the second waits until the first has ended, up to the database's lock
+    /// timeout. Under REPEATABLE READ and SERIALIZABLE it may have to be retried ([`TxError::Retry`]).
     ///
     /// ```no_run
     /// # #[cfg(feature = "sqlx-postgres")] {
     /// use semel::inbox::{Handled, Identity, Inbox};
     ///
-    /// async fn told(pool: &sqlx::PgPool, event: &str, to: &str) -> Result<(), Box<dyn std::error::Error>> {
+    /// async fn notify(pool: &sqlx::PgPool, event: &str, to: &str) -> Result<(), Box<dyn std::error::Error>> {
     ///     let inbox = Inbox::new("notifications")?;
     ///     let message = Identity::new("payments", event)?;
     ///     let mut tx = pool.begin().await?;
@@ -82,7 +81,7 @@ impl Inbox {
     ///         })
     ///         .await?;
     ///     tx.commit().await?;
-    ///     // … now acknowledge …
+    ///     // … now ack the message …
     ///     Ok(())
     /// }
     /// # }
@@ -119,7 +118,7 @@ impl Inbox {
         Ok(Handled::Now(value))
     }
 
-    /// Marks all of these with one statement, and says which were not marked before. At most
+    /// Marks all of these with one statement, and returns which were not marked before. At most
     /// [`BATCH_MESSAGES_MAX`](super::BATCH_MESSAGES_MAX).
     pub async fn mark_all_tx<X: Tx>(
         &self,
@@ -145,11 +144,11 @@ impl Inbox {
         Ok(Some(outcome.encode()))
     }
 
-    /// The marks as they were given, and as they are written: in order, each once.
+    /// The marks in the given order, and as they are written: sorted and distinct.
     fn marks(&self, messages: &[impl AsRef<Identity>]) -> Result<(Vec<Mark>, Vec<Mark>), TxError> {
         if messages.len() > super::BATCH_MESSAGES_MAX {
             let why = format!(
-                "{} messages in one batch; at most {} are marked together: make the batches smaller",
+                "the batch has {} messages, and at most {} can be marked together; make the batches smaller",
                 messages.len(),
                 super::BATCH_MESSAGES_MAX
             );
@@ -163,16 +162,16 @@ impl Inbox {
     }
 }
 
-/// What a script got. Whatever failed, the transaction is to be rolled back: some of the marks may be in it.
+/// The result of a script. After any error the transaction must be rolled back: it may contain some of the marks.
 fn asked<T, E>(played: Result<Result<T, DriverError>, DriverError>) -> Result<T, TxError<E>> {
-    match played.and_then(|told| told) {
+    match played.and_then(|result| result) {
         Err(busy) if busy.kind() == DriverErrorKind::Busy => Err(TxError::Retry(busy)),
-        told => Ok(told?),
+        result => Ok(result?),
     }
 }
 
 fn marked(marks: &[Mark], mut put: Put) -> Marked {
-    // A repeat within the batch is one of a message that is fresh.
+    // A repeat within the batch does not count as a duplicate if its message is fresh.
     marks.iter().for_each(|mark| duplicate_count::marked(*mark, put.fresh.contains(mark)));
     Marked { batch: put.batch, fresh: marks.iter().map(|mark| put.fresh.remove(mark)).collect() }
 }
@@ -193,7 +192,7 @@ mod now {
     use crate::tx::driver::play_now;
 
     impl Inbox {
-        /// As [`handle_tx`](Inbox::handle_tx), in the transaction that is open on a rusqlite connection.
+        /// Like [`handle_tx`](Inbox::handle_tx), in the open transaction of a rusqlite connection.
         pub fn handle_now<T, E>(
             &self,
             tx: &Connection,
@@ -225,7 +224,7 @@ mod now {
             Ok(Handled::Now(value))
         }
 
-        /// As [`mark_all_tx`](Inbox::mark_all_tx), in the transaction that is open on a rusqlite connection.
+        /// Like [`mark_all_tx`](Inbox::mark_all_tx), in the open transaction of a rusqlite connection.
         pub fn mark_all_now(
             &self,
             tx: &Connection,
@@ -242,7 +241,7 @@ mod now {
     }
 
     impl Marked {
-        /// As [`end_tx`](Marked::end_tx), in the transaction that is open on a rusqlite connection.
+        /// Like [`end_tx`](Marked::end_tx), in the open transaction of a rusqlite connection.
         pub fn end_now(self, tx: &Connection) -> Result<(), TxError> {
             if self.fresh.is_empty() {
                 return Ok(());

@@ -1,4 +1,4 @@
-//! Which message this is, however often and by whatever way it comes.
+//! The identity of a message: the same however often and by whatever route it is delivered.
 
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
@@ -10,9 +10,9 @@ pub const NAME_BYTES_MAX: usize = 200;
 /// Longest id of a message, in bytes.
 pub const ID_BYTES_MAX: usize = 1_000;
 
-/// Names a message: where it comes from, and what whoever made it called it.
+/// Identifies a message: its source, and the id its producer gave it.
 ///
-/// The id is the *event's*. A broker's offset or delivery tag names a delivery: the same event published twice has two.
+/// The id is the *event's*. A broker's offset or delivery tag identifies a delivery: an event published twice has two.
 ///
 /// ```
 /// use semel::inbox::Identity;
@@ -35,18 +35,18 @@ enum Id {
     Text(String),
 }
 
-/// Why something names no message. It cannot be told from others, so it must not be handled as if it could.
+/// Why this is not a valid identity. A message without one cannot be deduplicated, so it must not be handled.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum IdentityError {
     /// See [`NAME_BYTES_MAX`].
-    #[error("{what} has 1 to {NAME_BYTES_MAX} bytes of text without control characters")]
+    #[error("{what} must have 1 to {NAME_BYTES_MAX} bytes of text without control characters")]
     Name {
         /// Which name.
         what: &'static str,
     },
     /// See [`ID_BYTES_MAX`].
-    #[error("a message's id has 1 to {ID_BYTES_MAX} bytes; this one has {len}")]
+    #[error("a message's id must have 1 to {ID_BYTES_MAX} bytes; this one has {len}")]
     Id {
         /// Its length.
         len: usize,
@@ -54,10 +54,10 @@ pub enum IdentityError {
 }
 
 impl Identity {
-    /// The message that `source` calls `id`.
+    /// The message with this `id` at `source`.
     ///
     /// # Errors
-    /// When one of them is empty or too long.
+    /// If one of them is empty or too long.
     pub fn new(source: &str, id: &str) -> Result<Self, IdentityError> {
         let source = name("a source's name", source)?;
         if id.is_empty() || id.len() > ID_BYTES_MAX {
@@ -70,21 +70,21 @@ impl Identity {
         Ok(Self { source, lineage: None, id })
     }
 
-    /// Says where the source counts its ids: the database, the cluster. A UUID is the same everywhere, and this changes
-    /// nothing for it. Anything else is only as good as where it was counted: after a restore from a backup, or in
-    /// a topic that was made anew, `42` is another message.
+    /// Sets where the source's ids are assigned: the database or the cluster. It changes nothing for a UUID, which is
+    /// unique everywhere. Any other id is unique only there: after a restore from a backup, or in a topic that was
+    /// recreated, `42` is another message.
     #[must_use]
     pub fn lineage(mut self, lineage: &str) -> Self {
         self.lineage = Some(lineage.to_owned());
         self
     }
 
-    /// Where it comes from.
+    /// Its source.
     pub fn source(&self) -> &str {
         &self.source
     }
 
-    /// What it is called there.
+    /// Its id at the source.
     pub fn id(&self) -> String {
         match &self.id {
             Id::Uuid(id) => id.to_string(),
@@ -92,11 +92,12 @@ impl Identity {
         }
     }
 
-    /// The key under which a consumer passes this message on: the same for every attempt, and another for another
-    /// consumer, who may send to the same place.
+    /// The idempotency key under which a consumer passes this message on: the same for every attempt, and different for
+    /// another consumer, which may call the same service.
     ///
-    /// For an id that is a UUID it is that UUID, a colon and sixteen hexadecimal digits of a digest over consumer, source and
-    /// id; for any other it is thirty-two digits of a digest over consumer, source, [lineage](Identity::lineage) and id.
+    /// For an id that is a UUID it is that UUID, a colon and sixteen hexadecimal digits of a digest over consumer,
+    /// source and id; for any other it is thirty-two digits of a digest over consumer, source,
+    /// [lineage](Identity::lineage) and id.
     ///
     /// ```
     /// use semel::inbox::Identity;
@@ -109,25 +110,25 @@ impl Identity {
     pub fn key(&self, consumer: &str) -> Key {
         let mark = self.mark(consumer);
         Key::made(match &self.id {
-            // The front of a mark may be the time that is in the id as well.
+            // The front of a mark may repeat the time in the id.
             Id::Uuid(id) => format!("{id}:{}", hex(&mark[MARK_BYTES / 2..])),
             Id::Text(_) => hex(&mark),
         })
     }
 
-    /// All of it, for [`from_bytes`](Self::from_bytes).
+    /// Encodes it for [`from_bytes`](Self::from_bytes).
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
         serde_json::json!([self.source, self.lineage, self.id()]).to_string().into_bytes()
     }
 
-    /// What [`to_bytes`](Self::to_bytes) wrote.
+    /// Decodes what [`to_bytes`](Self::to_bytes) wrote.
     pub(crate) fn from_bytes(bytes: &[u8]) -> Result<Self, Box<dyn std::error::Error + Send + Sync>> {
         let (source, lineage, id): (String, Option<String>, String) = serde_json::from_slice(bytes)?;
         Ok(Self { lineage, ..Self::new(&source, &id)? })
     }
 
-    /// What is stored of it for one consumer. A UUID of version 7 keeps its time in front, so that marks of messages
-    /// that were made together lie together in the index.
+    /// The mark stored for one consumer. A UUID of version 7 keeps its time in front, so that marks of messages created
+    /// together are neighbours in the index.
     pub(crate) fn mark(&self, consumer: &str) -> [u8; MARK_BYTES] {
         let mut hash = Sha256::new();
         let mut put = |part: &[u8]| {
@@ -158,14 +159,14 @@ impl Identity {
     }
 }
 
-/// Whether it was made to be the only one of its kind. Thirty-two digits of a counter look like one and are none.
+/// Whether it was generated as a UUID. Thirty-two digits of a counter parse as one, but are not unique.
 fn is_unique(uuid: &Uuid) -> bool {
     uuid.get_variant() == uuid::Variant::RFC4122 && (1..=8).contains(&uuid.get_version_num())
 }
 
-/// Bytes of a mark: of ten million of them two are the same with a chance of one in 10^24.
+/// Bytes of a mark: among ten million, two collide with a chance of one in 10^24.
 pub(crate) const MARK_BYTES: usize = 16;
-/// The milliseconds in a UUID of version 7. The ten bytes after them tell apart what was made within one.
+/// The milliseconds in a UUID of version 7. The ten bytes after them distinguish messages of the same millisecond.
 const TIME_BYTES: usize = 6;
 
 impl AsRef<Identity> for Identity {
@@ -206,7 +207,7 @@ mod tests {
     fn only_what_was_counted_somewhere_depends_on_where() {
         assert_ne!(mark("mail", "p", Some("one"), "42"), mark("mail", "p", Some("two"), "42"));
         assert_eq!(mark("mail", "p", Some("one"), V7), mark("mail", "p", Some("two"), V7));
-        // What only looks like a UUID is text.
+        // Text that only looks like a UUID.
         assert_ne!(mark("mail", "p", None, V7), mark("mail", "p", None, &format!("{V7}x")));
         let counted = format!("{:032}", 42);
         assert_ne!(mark("mail", "p", Some("one"), &counted), mark("mail", "p", Some("two"), &counted));
@@ -236,7 +237,7 @@ mod tests {
     #[test]
     fn a_key_is_the_same_for_every_attempt_and_another_for_another_consumer() {
         let paid = Identity::new("payments", V7).unwrap();
-        // What services have stored under it must be found again after an upgrade.
+        // Services have stored results under it, which must be found after an upgrade.
         assert_eq!(paid.key("mail").as_str(), format!("{V7}:5d8863a2ec6dd39d"));
         let counted = |lineage| Identity::new("p", "42").unwrap().lineage(lineage).key("mail");
         assert_eq!(counted("one"), counted("one"));

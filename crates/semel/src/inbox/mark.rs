@@ -1,4 +1,4 @@
-//! The scripts of the inbox: mark, end, keep and recall a result, forget.
+//! The inbox's scripts: mark messages, end a batch, store and recall a result.
 
 use std::collections::HashSet;
 use std::fmt::Write;
@@ -14,7 +14,7 @@ pub(super) type Mark = [u8; MARK_BYTES];
 
 const MARK: Sql = Sql {
     postgres: "SELECT * FROM semel_inbox_mark($1, $2, $3)",
-    // Its marks are more than one statement.
+    // MySQL needs more than one statement.
     mysql: "",
     sqlite: "WITH RECURSIVE place(g) AS (SELECT 0 UNION ALL SELECT g + 1 FROM place WHERE g + 1 < length(?2) / 16) \
              INSERT INTO semel_inbox (id, batch) SELECT substr(?2, g * 16 + 1, 16), ?1 FROM place WHERE true \
@@ -45,23 +45,23 @@ const KEEP: Sql = Sql {
 
 const RECALL: Sql = Sql {
     postgres: "SELECT outcome FROM semel_inbox_result WHERE id = $1",
-    // A plain read may be as old as the transaction, and the one that was waited for has committed since.
+    // A plain read may use a snapshot from before the transaction we waited for has committed.
     mysql: "SELECT outcome FROM semel_inbox_result WHERE id = ? LOCK IN SHARE MODE",
     sqlite: "SELECT outcome FROM semel_inbox_result WHERE id = ?1",
 };
 
-/// How many rows MySQL's statements have. Few sizes, so that what is prepared is used again.
+/// Rows per MySQL statement. Few sizes, so that prepared statements are reused.
 const SIZES: [usize; 4] = [256, 32, 4, 1];
 
-/// What was marked.
+/// The marked batch, and which of its marks are new.
 #[derive(Debug)]
 pub(super) struct Put {
     pub(super) batch: i64,
     pub(super) fresh: HashSet<Mark>,
 }
 
-/// Marks all of these, which have to be in order and different: two who mark the same messages then wait for each other
-/// in one direction only.
+/// Marks all of these. They must be sorted and distinct: two transactions that mark the same messages then lock them in
+/// the same order and do not deadlock.
 pub(super) async fn put(
     port: Port,
     consumer: String,
@@ -104,14 +104,14 @@ async fn begin(port: &Port, messages: usize, consumer: String, source: String) -
     rows.first().ok_or_else(no_row)?.int(0)
 }
 
-/// Says when a batch was done. Its row has to be there: after a deadlock that the work has swallowed, MySQL has rolled back
-/// marks and effects, and goes on statement by statement.
+/// Records when a batch was done. Its row must exist: after a deadlock that the work ignored, MySQL has rolled back
+/// marks and effects, and runs each later statement by itself.
 pub(super) async fn end(port: Port, batch: i64) -> Result<(), DriverError> {
     if port.run(&END, vec![batch.into()]).await?.changed == 1 {
         return Ok(());
     }
     let message =
-        "the transaction in which the messages were marked is gone; roll back and run all of it again";
+        "the database rolled back the transaction that marked the messages; roll back and run it all again";
     Err(DriverError::new(DriverErrorKind::Serialization, message))
 }
 
@@ -124,18 +124,18 @@ pub(super) async fn recall(port: Port, mark: Mark) -> Result<Option<Bytes>, Driv
     rows.first().map(|row| row.bytes(0)).transpose()
 }
 
-/// The names of where messages come from, as far as they fit.
+/// The sources of a batch: the first, and how many more.
 pub(super) fn sources<'i>(identities: impl Iterator<Item = &'i Identity>) -> String {
     let mut names: Vec<&str> = identities.map(Identity::source).collect();
     names.sort_unstable();
     names.dedup();
-    let (mut told, more) =
+    let (mut text, more) =
         (names.first().copied().unwrap_or_default().to_owned(), names.len().saturating_sub(1));
     if more > 0 {
         // Writing to a string cannot fail.
-        let _ = write!(told, " and {more} more");
+        let _ = write!(text, " and {more} more");
     }
-    told
+    text
 }
 
 fn fresh(rows: &Rows) -> Result<HashSet<Mark>, DriverError> {
@@ -148,15 +148,15 @@ fn mark(bytes: impl AsRef<[u8]>) -> Option<Mark> {
 }
 
 fn no_row() -> DriverError {
-    DriverError::of(DriverErrorKind::Unreadable, "a row was expected and none came")
+    DriverError::of(DriverErrorKind::Unreadable, "the database returned no row where one was expected")
 }
 
 fn inserts_mysql(rows: usize) -> Sql {
     static TEXTS: LazyLock<[String; SIZES.len()]> = LazyLock::new(|| {
         SIZES.map(|rows| {
-            let places = vec!["(?, ?)"; rows].join(", ");
+            let values = vec!["(?, ?)"; rows].join(", ");
             format!(
-                "INSERT INTO semel_inbox (id, batch) VALUES {places} ON DUPLICATE KEY UPDATE batch = batch"
+                "INSERT INTO semel_inbox (id, batch) VALUES {values} ON DUPLICATE KEY UPDATE batch = batch"
             )
         })
     });

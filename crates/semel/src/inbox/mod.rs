@@ -1,17 +1,17 @@
-//! The inbox: each message handled once, however often it comes.
+//! The inbox (idempotent consumer): each message is handled once, however often it is delivered.
 //!
 //! ```text
 //!  message ─▶ begin ─▶ mark (unique per consumer) ─▶ your rows ─▶ commit ─▶ acknowledge
 //! ```
 //!
-//! A broker delivers at least once: after a crash, a rebalance or a lost acknowledgement the same message comes again. The
-//! mark is written in the transaction of the effect, so there is no moment in which one is there without the other. It
-//! is the consumer's own: another consumer of the same message has another mark.
+//! A broker delivers at least once: after a crash, a rebalance or a lost ack it redelivers the same message. The inbox
+//! writes a mark in the transaction of the effect, so there is never one without the other. A mark belongs to one
+//! consumer: another consumer of the same message has another mark.
 //!
-//! What cannot be handled is kept for people in the same database: [`dead_letter`].
+//! Messages that cannot be handled become dead letters in the same database: [`dead_letter`].
 //!
-//! Marks are forgotten after the [window](Inbox::window). A message that comes again later than that is handled again, so
-//! the window has to be longer than the broker keeps messages.
+//! Marks are pruned after the dedup [window](Inbox::window). A message redelivered later than that is handled again, so
+//! the window has to be longer than the broker's retention.
 
 use std::time::Duration;
 
@@ -38,10 +38,10 @@ use crate::tx::TxError;
 use crate::tx::driver::{Dialect, Tx};
 use crate::tx::migrations::Tables;
 
-/// Most messages that are marked by one statement.
+/// Most messages marked by one statement.
 pub const BATCH_MESSAGES_MAX: usize = 10_000;
 
-/// How long a mark is kept unless told otherwise: twice as long as Kafka keeps messages by default.
+/// Default retention of a mark: twice Kafka's default retention.
 pub const WINDOW: Duration = Duration::from_secs(14 * 24 * 60 * 60);
 
 /// The version of the tables that this build reads and writes.
@@ -58,7 +58,7 @@ const TABLES: Tables = Tables {
     },
 };
 
-/// The steps of a dialect, one by one and in one piece.
+/// The migration steps of a dialect, one by one and concatenated.
 macro_rules! steps {
     ($each:ident, $all:ident, $($file:literal),+) => {
         const $each: [&str; VERSION as usize] = [$(include_str!($file)),+];
@@ -69,7 +69,7 @@ steps!(POSTGRES, ALL_POSTGRES, "sql/postgres.sql", "sql/postgres_dead.sql", "sql
 steps!(MYSQL, ALL_MYSQL, "sql/mysql.sql", "sql/mysql_dead.sql", "sql/same_3.sql");
 steps!(SQLITE, ALL_SQLITE, "sql/sqlite.sql", "sql/sqlite_dead.sql", "sql/same_3.sql");
 
-/// The tables, for that dialect. Run it once, with your migrations, or let [`migrate`] do it.
+/// The SQL that creates the tables in that dialect. Run it once, with your migrations, or call [`migrate`].
 pub fn schema(dialect: Dialect) -> &'static str {
     match dialect {
         Dialect::Postgres => ALL_POSTGRES,
@@ -78,8 +78,8 @@ pub fn schema(dialect: Dialect) -> &'static str {
     }
 }
 
-/// The inbox's tables in the database a URL names: made if they are not there, otherwise brought to [`VERSION`]. Of
-/// several that do so at once, one does it.
+/// Creates the inbox's tables in the database at `url`, or migrates them to [`VERSION`]. Safe to call concurrently: one
+/// caller does it.
 ///
 /// ```
 /// # #[cfg(feature = "sqlite")]
@@ -94,12 +94,12 @@ pub async fn migrate(url: &str) -> Result<Migrated, StoreError> {
     TABLES.migrate(url).await
 }
 
-/// Which kind of database a URL names, if an inbox can be in it.
+/// The dialect of the database at `url`, if it can hold an inbox.
 pub fn dialect(url: &str) -> Result<Dialect, StoreError> {
     TABLES.dialect(url)
 }
 
-/// The inbox of one consumer: a name under which it remembers what it has handled. Cheap to make and to clone.
+/// The inbox of one consumer: the name under which it marks messages it has handled. Cheap to create and to clone.
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct Inbox {
@@ -109,11 +109,11 @@ pub struct Inbox {
 }
 
 impl Inbox {
-    /// The inbox of the consumer of that name. All processes of one consumer share the name; two consumers with one name
-    /// would each leave out what the other has handled.
+    /// The inbox of the consumer with that name. All processes of one consumer share the name. Two consumers with one
+    /// name would each skip what the other has handled.
     ///
     /// # Errors
-    /// When the name is empty, too long, or has control characters.
+    /// If the name is empty, too long, or has control characters.
     pub fn new(consumer: &str) -> Result<Self, IdentityError> {
         let consumer = identity::name("a consumer's name", consumer)?;
         Ok(Self { consumer, results: false, window: WINDOW })
@@ -124,26 +124,26 @@ impl Inbox {
         &self.consumer
     }
 
-    /// Keeps what handling a message ended in, and gives it to whoever brings the message again.
+    /// Stores the result of handling a message, and returns it when the message is delivered again.
     pub fn keep_results(mut self) -> Self {
         self.results = true;
         self
     }
 
-    /// How long marks are kept: [`WINDOW`] unless told otherwise. Longer than the broker keeps messages, or a message may
-    /// come again after its mark is forgotten.
+    /// Retention of marks: the dedup window. Default: [`WINDOW`]. Must be longer than the broker's retention, or a
+    /// message may be redelivered after its mark was pruned.
     pub fn window(mut self, window: Duration) -> Self {
         self.window = window;
         self
     }
 
-    /// Forgets a bite of the marks that are older than the window, in a transaction of its own, and says how many. Call
-    /// it again, after the commit, until it says zero. Marks of other consumers are not touched.
+    /// Deletes one bounded batch of marks older than the window, and returns how many. Use a transaction of its own,
+    /// and repeat after the commit until it returns zero. Marks of other consumers are not touched.
     pub async fn prune_tx<X: Tx>(&self, tx: &mut X) -> Result<u64, TxError> {
         Ok(prune::prune(tx, &self.consumer, self.window).await?)
     }
 
-    /// As [`prune_tx`](Inbox::prune_tx), in the transaction that is open on a rusqlite connection.
+    /// Like [`prune_tx`](Inbox::prune_tx), in the open transaction of a rusqlite connection.
     #[cfg(feature = "sqlite")]
     pub fn prune_now(&self, connection: &rusqlite::Connection) -> Result<u64, TxError> {
         Ok(prune::prune_now(connection, &self.consumer, self.window)?)

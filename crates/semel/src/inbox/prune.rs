@@ -1,16 +1,16 @@
-//! Forgetting what is older than the window, a bounded bite at a time.
+//! Pruning: deletes marks older than the dedup window, one bounded chunk at a time.
 
 use std::time::Duration;
 
 use crate::tx::driver::{Dialect, DriverError, Sql, Tx};
 use crate::tx::script::{Port, play};
 
-/// Batches of one bite: one transaction's worth, so that nobody waits for it.
+/// Most batches per chunk: one short transaction, so that others do not wait for it.
 const BATCHES_MAX: i64 = 100;
-/// Messages of one bite, unless the first batch alone has more.
+/// Most messages per chunk, unless the first batch alone has more.
 const MESSAGES_MAX: i64 = 5_000;
 
-/// Old batches of a consumer, oldest first, as far as they make one bite.
+/// A consumer's old batches for one chunk, oldest first.
 const OLD: Sql = Sql {
     postgres: "SELECT batch, messages FROM semel_inbox_batch WHERE consumer = $1 \
                AND began_at < floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint - $2 \
@@ -21,8 +21,8 @@ const OLD: Sql = Sql {
              AND began_at < CAST(unixepoch('subsec') * 1000 AS INTEGER) - ?2 ORDER BY began_at LIMIT ?3",
 };
 
-/// The marks of a batch, on PostgreSQL. No index leads to them from the batch, which has their ids instead; some of those
-/// were another's before.
+/// The marks of a batch, on PostgreSQL. There is no index by batch; the batch row lists the ids instead. Some of those
+/// may have been marked by an earlier batch.
 macro_rules! of_batch {
     () => {
         "batch = $1 AND id = ANY (ARRAY(SELECT substring(b.ids FROM g * 16 + 1 FOR 16) FROM semel_inbox_batch b, \
@@ -40,8 +40,9 @@ const RESULTS: Sql = Sql {
     sqlite: "DELETE FROM semel_inbox_result WHERE id IN (SELECT id FROM semel_inbox WHERE batch = ?1)",
 };
 
-/// What has a mark was handled, also where a letter says otherwise. Without its mark the letter would be handled again.
-const LETTERS: Sql = Sql {
+/// A marked message was handled, even if it has a dead letter. Without the mark that dead letter could be handled
+/// again.
+const DEAD_LETTERS: Sql = Sql {
     postgres: concat!(
         "DELETE FROM semel_inbox_dead WHERE id = ANY (ARRAY(SELECT id FROM semel_inbox WHERE ",
         of_batch!(),
@@ -63,8 +64,8 @@ const BATCH: Sql = Sql {
     sqlite: "DELETE FROM semel_inbox_batch WHERE batch = ?1",
 };
 
-/// Forgets one bite of what `consumer` marked longer ago than `window`, and says how many messages that were. Zero:
-/// nothing is left to forget.
+/// Deletes one chunk of `consumer`'s marks older than `window`, and returns how many messages it had. Zero: nothing is
+/// left to prune.
 pub(super) async fn prune<X: Tx>(tx: &mut X, consumer: &str, window: Duration) -> Result<u64, DriverError> {
     play(tx, |port| chunk(port, consumer.to_owned(), window)).await?
 }
@@ -81,7 +82,7 @@ pub(super) fn prune_now(
 pub(super) async fn chunk(port: Port, consumer: String, window: Duration) -> Result<u64, DriverError> {
     let window = i64::try_from(window.as_millis()).unwrap_or(i64::MAX / 2).min(i64::MAX / 2);
     if port.dialect() == Dialect::Sqlite {
-        // The writer first: what is read after that stays true.
+        // Become the writer first: what is read after that cannot change.
         port.run(&Sql::same("DELETE FROM semel_inbox_batch WHERE false"), Vec::new()).await?;
     }
     let old = port.run(&OLD, vec![consumer.into(), window.into(), BATCHES_MAX.into()]).await?;
@@ -93,10 +94,10 @@ pub(super) async fn chunk(port: Port, consumer: String, window: Duration) -> Res
         }
         messages += of_batch;
         port.run(&RESULTS, vec![batch.into()]).await?;
-        port.run(&LETTERS, vec![batch.into()]).await?;
+        port.run(&DEAD_LETTERS, vec![batch.into()]).await?;
         gone += port.run(&MARKS, vec![batch.into()]).await?.changed;
         port.run(&BATCH, vec![batch.into()]).await?;
     }
-    // A batch of nothing but repeats has no marks of its own, and there may be more behind it.
+    // A batch of only duplicates has no marks of its own, but more batches may follow it.
     Ok(if gone == 0 && messages > 0 { 1 } else { gone })
 }

@@ -16,7 +16,7 @@ pub const OPERATION_BYTES_MAX: usize = 200;
 /// The name of what is done once: `payment.create`, or a route template such as `POST /payments/{id}/refund`.
 ///
 /// Part of the identity, so it must not change between two retries: rename an operation and every intent
-/// under way becomes a new one.
+/// in flight becomes a new one.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Operation(Arc<str>);
 
@@ -82,22 +82,22 @@ impl Intent {
         Self(Arc::new(Parts { scope, operation, key, id }))
     }
 
-    /// Whose.
+    /// The scope: whose it is.
     pub fn scope(&self) -> &Scope {
         &self.0.scope
     }
 
-    /// What.
+    /// The operation: what is done.
     pub fn operation(&self) -> &Operation {
         &self.0.operation
     }
 
-    /// Which one.
+    /// The key: which one it is.
     pub fn key(&self) -> &Key {
         &self.0.key
     }
 
-    /// The digest all stores know it by.
+    /// The digest by which all stores know it.
     pub fn id(&self) -> IntentId {
         self.0.id
     }
@@ -116,14 +116,14 @@ impl Intent {
 
 /// Length before content: no two identities can run together into one text.
 fn digest(parts: [&str; 4]) -> IntentId {
-    // Most fit here, and are hashed in one go.
+    // Most fit here, and are hashed in one call.
     let mut short = [0; 256];
     let mut end = 0;
     for part in parts {
         let to = end + 8 + part.len();
-        let Some(place) = short.get_mut(end..to) else { return digest_long(parts) };
-        place[..8].copy_from_slice(&(part.len() as u64).to_be_bytes());
-        place[8..].copy_from_slice(part.as_bytes());
+        let Some(slot) = short.get_mut(end..to) else { return digest_long(parts) };
+        slot[..8].copy_from_slice(&(part.len() as u64).to_be_bytes());
+        slot[8..].copy_from_slice(part.as_bytes());
         end = to;
     }
     IntentId(Sha256::digest(&short[..end]).into())
@@ -152,8 +152,8 @@ impl fmt::Debug for Intent {
     }
 }
 
-/// SHA-256 over scope, operation and key: 32 bytes, because whoever can find two intents with one id can
-/// have another tenant's answer replayed.
+/// SHA-256 over scope, operation and key: 32 bytes, because an attacker who finds two intents with one id can have
+/// another tenant's answer replayed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct IntentId([u8; 32]);
 
@@ -217,20 +217,20 @@ impl FromStr for IntentId {
     }
 }
 
-/// Names one attempt to claim. Random, and new for each attempt: two attempts with one token would both
-/// believe the claim theirs.
+/// Identifies one attempt to claim. Random, and new for each attempt: two attempts with one token would both believe
+/// the claim theirs.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Owner([u8; 16]);
 
 impl Owner {
-    /// Nobody: the owner of a record that was decided by a person or a lookup.
-    pub const NOBODY: Self = Self([0; 16]);
+    /// No owner: the record was decided by a person or a lookup.
+    pub const NONE: Self = Self([0; 16]);
 
-    /// A new token, never given before: sixteen random bytes. A process that was copied while it ran (a snapshot of its
-    /// machine, a fork) shares its memory with the copy, so nothing in memory may decide what comes next.
+    /// A new token, never used before: sixteen random bytes. A process that was copied while it ran (a snapshot of
+    /// its machine, a fork) shares its memory with the copy, so nothing in memory may decide what comes next.
     pub fn random() -> Self {
         let mut token = [0; 16];
-        // Without a source of chance: a v7 UUID, which falls back on its own.
+        // Without a source of randomness: a v7 UUID, which falls back on its own.
         if getrandom::fill(&mut token).is_err() {
             token = *uuid::Uuid::now_v7().as_bytes();
         }
@@ -254,12 +254,12 @@ impl fmt::Debug for Owner {
     }
 }
 
-/// The fence. Every claim gets a higher one; it never repeats, not even after release and sweep.
+/// The fence (fencing token). Every claim gets a higher one; it never repeats, not even after release and sweep.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub struct Epoch(pub u64);
 
 impl Epoch {
-    /// The one after.
+    /// The next one.
     pub fn next(self) -> Self {
         Self(self.0 + 1)
     }
@@ -318,8 +318,8 @@ mod tests {
     fn owners_differ() {
         let owners: std::collections::HashSet<Owner> = (0..1_000).map(|_| Owner::random()).collect();
         assert_eq!(owners.len(), 1_000);
-        assert!(!owners.contains(&Owner::NOBODY));
-        // Nothing of one is known from another: a copied process would go on from the same place.
+        assert!(!owners.contains(&Owner::NONE));
+        // No token reveals another: a copied process would continue from the same state.
         for half in [0..8, 8..16] {
             let halves: std::collections::HashSet<_> =
                 owners.iter().map(|owner| &owner.0[half.clone()]).collect();

@@ -60,7 +60,7 @@ impl Key {
             return Err(KeyError::TooLong { len: bytes.len() });
         }
         let is_bad = |byte: &u8| !(b' '..=b'~').contains(byte);
-        // All of them are looked at without asking after each: many at a time.
+        // All bytes are checked without a branch after each: many at a time.
         let bad = bytes.iter().fold(false, |bad, byte| bad | is_bad(byte));
         let (first, last) = (bytes[0] == b' ', bytes[bytes.len() - 1] == b' ');
         if bad || first || last {
@@ -75,7 +75,7 @@ impl Key {
         Self::made(uuid::Uuid::now_v7().to_string())
     }
 
-    /// A key we spelled ourselves.
+    /// A key we generated ourselves.
     pub(crate) fn made(text: String) -> Self {
         debug_assert!(Self::new(text.clone()).is_ok());
         Self(text.into())

@@ -24,10 +24,10 @@ struct Rules {
     budget: Budget,
     /// What the next version of the code calls the effect, if there is a deploy.
     deploy: Option<Effect>,
-    /// A worker says "nothing happened" only if nobody's attempt did or can still do anything; else it
-    /// speaks for its own attempt alone.
+    /// A worker says "nothing happened" only if no attempt did or can still do anything; else it speaks for its own
+    /// attempt alone.
     fails_for_all: bool,
-    /// The operator says "not applied" only when nobody is left who could still apply it.
+    /// The operator says "not applied" only when no attempt is left that could still apply it.
     patient: bool,
     /// A lookup decides, and not the operator.
     lookup: Option<LookupRules>,
@@ -115,7 +115,7 @@ fn trace(steps: &[Taken]) -> Vec<String> {
         let (before, who, act) = steps[at];
         trace.push(match who {
             None => format!("{act:?}"),
-            Some(Doing::Idle) => format!("somebody: {act:?}"),
+            Some(Doing::Idle) => format!("idle: {act:?}"),
             Some(
                 Doing::Asked { token, .. } | Doing::GivingBack { token, .. } | Doing::Running { token, .. },
             ) => {
@@ -192,7 +192,7 @@ fn the_model_sees_a_finish_without_the_fence() {
 /// What semel does not promise: "not applied" has to mean "and will not be". A worker that sleeps before its
 /// effect is not stopped by a decision; nothing but its own downstream could stop it.
 #[test]
-fn an_operator_has_to_be_sure_that_nobody_is_left_to_apply_it() {
+fn an_operator_has_to_be_sure_that_no_worker_is_left_to_apply_it() {
     let violation = breaks("a hasty operator", &Rules { patient: false, ..Rules::of(Effect::Opaque) });
     assert_eq!(violation.law, "the effect happened twice");
     assert!(violation.trace.iter().any(|it| it.contains("NotApplied")), "{violation:#?}");
@@ -239,7 +239,7 @@ fn dropping_the_key_holds_what_an_earlier_attempt_may_have_done() {
     holds("the key is dropped", &rules);
     let trusting: Decider = |head, event, now| match (head, *event) {
         (Some(it), StepEvent::Claim { .. }) if it.state == State::FailedRetryable => {
-            step(Some(&Head { owner: Owner::NOBODY, ..*it }), event, now)
+            step(Some(&Head { owner: Owner::NONE, ..*it }), event, now)
         }
         _ => step(head, event, now),
     };

@@ -14,7 +14,7 @@ pub(super) enum Doing {
     Idle,
     /// Claimed, but the answer was lost: it does not know.
     Asked { token: u64, keyed: bool },
-    /// Nobody will run this claim. It is asked for once more, to be given back if it is there.
+    /// No worker will run this claim. It is claimed once more, to be given back if it is there.
     GivingBack { token: u64, keyed: bool, epoch: Option<u64> },
     /// Under a claim.
     Running { token: u64, epoch: u64, keyed: bool, applied: bool, asleep: bool, suspect: bool },
@@ -43,7 +43,7 @@ pub(super) struct World {
     effects: u8,
     /// The downstream has seen the key: it will not do the same again.
     key_known: bool,
-    /// Calls that were sent and have not arrived, where that is told apart.
+    /// Calls that were sent and have not arrived, where the model distinguishes that.
     on_the_wire: u8,
     /// The owner of the record's epoch died, stalled, lost the answer or said that it does not know.
     blamed: bool,
@@ -104,7 +104,7 @@ impl World {
         let mut acts = vec![(None, Act::Sweep)];
         if let Some(head) = self.head {
             let running = head.state == State::InProgress && !head.is_lapsed(NOW);
-            // One who is awake renews.
+            // An awake worker renews.
             let awake = |doing: &Doing| matches!(doing, Doing::Running { epoch, asleep: false, .. } if *epoch == head.epoch.0);
             if running && !self.workers.iter().any(awake) {
                 acts.push((None, Act::Lapse));
@@ -177,7 +177,7 @@ impl World {
         self.effects > 0 || self.key_known
     }
 
-    /// Somebody (else) is under way and has not applied it yet.
+    /// Another worker is running and has not applied it yet.
     fn may_still_happen(&self, except: Option<usize>) -> bool {
         let pending =
             |doing: &Doing| matches!(doing, Doing::Asked { .. } | Doing::Running { applied: false, .. });
@@ -189,7 +189,7 @@ impl World {
         let before = self.head.map(|head| head.epoch);
         match step.change {
             Change::None => {}
-            // The lease means nothing once it is finished: one state less to tell apart.
+            // The lease means nothing once it is finished: one state less to distinguish.
             Change::Put(head) if head.state != State::InProgress => {
                 self.head = Some(Head { lease_until: NOW, ..head });
             }
@@ -221,7 +221,7 @@ impl World {
             }
             (Doing::Asked { token, keyed }, Act::LeaveToGiveBack) => {
                 let giving_back = Doing::GivingBack { token, keyed, epoch: None };
-                // The background is one more who does something; where nobody is idle, the worker itself has to.
+                // The background is one more worker; where none is idle, this one has to do it itself.
                 match self.workers.iter().position(|doing| *doing == Doing::Idle) {
                     Some(idle) => {
                         self.workers[idle] = giving_back;
@@ -263,7 +263,7 @@ impl World {
                         self.blame(epoch);
                         now(applied, true, true)
                     }
-                    // Where a lookup may have been believed, it looks at its lease before it goes on with its work.
+                    // Where a lookup may have been believed, it checks its lease before it goes on with its work.
                     Act::Wake
                         if rules.lookup.is_some_and(|lookup| lookup.drops_work) && !self.holds(epoch) =>
                     {
@@ -276,8 +276,8 @@ impl World {
                     }
                     Act::Finish(verdict) => {
                         self.finish(rules, token, epoch, verdict)?;
-                        // One who does not know yet may still learn it, and its call may still arrive: by itself where
-                        // calls on the wire are told apart.
+                        // A worker that does not know yet may still learn it, and its call may still arrive: by
+                        // itself where calls on the wire are modelled.
                         let learns = verdict == Verdict::Uncertain && rules.lookup.is_none();
                         if learns { now(applied, asleep, true) } else { Doing::Idle }
                     }
@@ -349,7 +349,7 @@ impl World {
         let granted = self.claim(rules, owner, keyed)?;
         let lapsed = self.head.filter(|head| head.owner == token(owner) && head.is_lapsed(NOW));
         if granted.is_some() {
-            // Nobody runs it until it is given back.
+            // No worker runs it until it is given back.
             self.blamed = true;
         }
         Ok(granted.or(lapsed.map(|head| head.epoch.0)))
@@ -427,8 +427,8 @@ impl World {
             if self.workers[at + 1..].iter().any(same) {
                 return Err("two owners have one epoch");
             }
-            let held = |head: Head| head.epoch.0 == *epoch && head.state == State::InProgress;
-            if !suspect && !self.head.is_some_and(held) {
+            let owned = |head: Head| head.epoch.0 == *epoch && head.state == State::InProgress;
+            if !suspect && !self.head.is_some_and(owned) {
                 return Err("an owner that was always awake lost its claim");
             }
         }

@@ -20,7 +20,7 @@ pub enum Verdict {
     FailedFinal,
     /// The same key may run again: nothing happened, or the effect is protected and running again is safe.
     FailedRetryable,
-    /// Nobody knows. Never run again by itself, never forgotten.
+    /// In doubt. Never run again automatically, never forgotten.
     Uncertain,
 }
 
@@ -36,15 +36,15 @@ pub enum Body {
     Kept(Bytes),
     /// The work is done, the body was too large to keep. Never a reason to run again.
     NotKept,
-    /// Only what names the result is kept; the operation makes the answer from it again.
-    /// See [`Rebuild`](crate::guard::Rebuild).
+    /// Only a reference to the result is kept; the operation rebuilds the answer from it. See
+    /// [`Rebuild`](crate::guard::Rebuild).
     Reference(Bytes),
     /// All of it, compressed or encrypted, the headers included: what a store behind
     /// [`Protected`](crate::store::protect::Protected) holds. Never given to a caller as it is.
     Sealed(Bytes),
 }
 
-/// What is given again to a later caller of the same intent.
+/// What later callers of the same intent get.
 ///
 /// ```
 /// use semel::{Body, Outcome};
@@ -115,7 +115,7 @@ pub struct OutcomeError {
 }
 
 const FORMAT: u8 = 1;
-/// With a body that a semel which only knows the first format would take for one that was not kept.
+/// With a body that an older semel, which only knows the first format, would take for one that was not kept.
 const FORMAT_MORE: u8 = 2;
 const BODY_KEPT: u8 = 1;
 const BODY_REFERENCE: u8 = 2;
@@ -149,7 +149,7 @@ impl Outcome {
         }
     }
 
-    /// What of the body is stored, whatever it stands for.
+    /// The stored part of the body, whatever it stands for.
     fn stored_body(&self) -> &[u8] {
         match &self.body {
             Body::Kept(bytes) | Body::Reference(bytes) | Body::Sealed(bytes) => bytes,
@@ -157,13 +157,13 @@ impl Outcome {
         }
     }
 
-    /// Bytes [`encode`](Self::encode) will make.
+    /// Bytes [`encode`](Self::encode) will produce.
     pub fn encoded_len(&self) -> usize {
         let headers: usize = self.headers.iter().map(|(name, value)| 8 + name.len() + value.len()).sum();
         6 + headers + self.stored_body().len()
     }
 
-    /// What a store can keep of it: all, or everything but the body, or (where even the headers are too much)
+    /// What a store can keep of it: all, or everything but the body, or (where even the headers are too large) only
     /// that it is done.
     pub fn kept(self) -> Self {
         if self.fits() {
@@ -173,8 +173,8 @@ impl Outcome {
         if tombstone.fits() { tombstone } else { Self { headers: Headers::NONE, ..tombstone } }
     }
 
-    /// Less of it, for a store that takes less than [`OUTCOME_BYTES_MAX`]: without its body, then without its headers;
-    /// `None` when there is nothing left to leave out.
+    /// A smaller form, for a store that takes less than [`OUTCOME_BYTES_MAX`]: without its body, then without its
+    /// headers; `None` when there is nothing left to leave out.
     pub(crate) fn smaller(&self) -> Option<Self> {
         match &self.body {
             Body::NotKept if self.headers.is_empty() => None,

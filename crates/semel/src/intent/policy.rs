@@ -27,7 +27,7 @@ pub const LEASE_MS_MAX: u64 = 24 * 60 * 60 * 1_000;
 /// What protects the effect itself: the question semel is built around.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Effect {
-    /// Nothing else protects. After a crash, a lost lease or a broken call nobody knows: uncertain.
+    /// Nothing else protects. After a crash, a lost lease or a broken call its fate is unknown: uncertain.
     #[default]
     Opaque,
     /// The downstream honours our key: running again, even concurrently, is safe.
@@ -67,7 +67,7 @@ impl fmt::Display for Effect {
 pub enum Retention {
     /// For this many milliseconds.
     Ms(u64),
-    /// Until somebody deletes it by hand.
+    /// Until it is deleted by hand.
     Forever,
 }
 
@@ -128,7 +128,7 @@ impl Preset {
     }
 }
 
-/// What a later caller of an intent under way gets.
+/// What a later caller of an intent in flight gets.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum InFlight {
     /// "In progress", at once.
@@ -144,18 +144,18 @@ pub enum StoreDown {
     /// Nothing runs. The default: an unguarded payment is worse than none.
     #[default]
     Closed,
-    /// The work runs unguarded, and says so.
+    /// The work runs unguarded, and reports it.
     Open,
 }
 
-/// What keys look like, where the operation says so.
+/// What keys look like, where the operation restricts them.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum KeyFormat {
     /// Any key. After retention a late retry is a new intent.
     #[default]
     Any,
-    /// UUIDv7 or ULID: the key tells when the intent was made, so a retry that comes after its outcome may
-    /// have been forgotten can be refused instead of run.
+    /// UUIDv7 or ULID: the key carries the time the intent was made, so a retry that comes after its outcome may have
+    /// been forgotten can be refused instead of run.
     TimeOrdered {
         /// How far the clock that made the key may be off, in ms.
         skew_ms: u64,
@@ -192,7 +192,7 @@ impl KeyFormat {
         }
     }
 
-    /// How long [`judge`](Self::judge) will go on to find nothing against the key's age. `None` is for ever.
+    /// How long [`judge`](Self::judge) will still find nothing against the key's age. `None`: forever.
     pub(crate) fn fine_for_ms(self, key: &Key, retention: Retention, now: StoreTime) -> Option<u64> {
         let (Self::TimeOrdered { skew_ms }, Retention::Ms(ms)) = (self, retention) else { return None };
         let expires = key.time_ms()?.saturating_add(ms.saturating_sub(skew_ms));
@@ -205,7 +205,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn late_and_early_keys_are_told_apart() {
+    fn late_and_early_keys_are_distinguished() {
         let made = 0x017f_22e2_79b0;
         let key = Key::new("017f22e2-79b0-7cc3-98c4-dc0c0c07398f").unwrap();
         let format = KeyFormat::TimeOrdered { skew_ms: 100 };

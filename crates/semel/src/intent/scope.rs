@@ -27,8 +27,8 @@ pub struct Scope {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ScopeError {
-    /// An empty tenant would put everybody into one scope unnoticed.
-    #[error("the {part} of a scope is empty; name it, or say single_tenant where there is only one")]
+    /// An empty tenant would put all callers into one scope unnoticed.
+    #[error("the {part} of a scope is empty; name it, or use single_tenant if there is only one")]
     Empty {
         /// `tenant`, `actor` or `parent`.
         part: &'static str,
@@ -55,7 +55,7 @@ pub enum ScopeError {
         /// `actor` or `parent`.
         part: &'static str,
     },
-    /// A stored text that no scope has.
+    /// A stored text that is not a scope.
     #[error("{text:?} is not the text of a scope")]
     Text {
         /// The text.
@@ -64,7 +64,7 @@ pub enum ScopeError {
 }
 
 impl Scope {
-    /// The scope of a service that has no tenants. It has to be said; there is no default scope.
+    /// The scope of a service that has no tenants. It has to be chosen explicitly; there is no default scope.
     pub fn single_tenant() -> Self {
         Self { text: "".into() }
     }
@@ -143,7 +143,7 @@ fn escaped(part: &'static str, text: &str) -> Result<String, ScopeError> {
 
 fn unescaped(part: &str) -> Option<String> {
     let plain = part.replace("%2F", "/").replace("%25", "%");
-    // Only the two escapes above exist; anything else does not survive the way back.
+    // Only the two escapes above exist; anything else does not survive the round trip.
     (plain.replace('%', "%25").replace('/', "%2F") == part).then_some(plain)
 }
 

@@ -20,7 +20,7 @@ use super::identity::{Epoch, Owner};
 use super::outcome::Verdict;
 use super::policy::{Effect, LEASE_MS_MAX, Retention, StoreTime};
 
-/// Where an intent stands. Absent has no record, therefore no variant.
+/// The state of an intent. Absent has no record, therefore no variant.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum State {
     /// Claimed, and its owner's lease runs (or it ran out and running again is safe).
@@ -31,7 +31,7 @@ pub enum State {
     FailedFinal,
     /// The same key may run again: it did not happen, or running it again is safe.
     FailedRetryable,
-    /// Nobody knows. Waits for the last owner, a lookup or a person; never expires.
+    /// In doubt. Waits for the last owner, a lookup or a person; never expires.
     Uncertain,
 }
 
@@ -73,7 +73,7 @@ impl From<Verdict> for State {
     }
 }
 
-/// The part of a record that decides.
+/// The part of a record that [`step`] decides by.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Head {
     /// As stored; [`state_at`](Head::state_at) is what holds.
@@ -82,11 +82,11 @@ pub struct Head {
     pub effect: Effect,
     /// What was asked for.
     pub fingerprint: Fingerprint,
-    /// Who claimed it last.
+    /// The last owner that claimed it.
     pub owner: Owner,
     /// The fence.
     pub epoch: Epoch,
-    /// Until when the owner is believed alive.
+    /// When the owner's lease ends.
     pub lease_until: StoreTime,
     /// When a finished outcome is forgotten; `None` is never.
     pub expires_at: Option<StoreTime>,
@@ -103,20 +103,20 @@ impl Head {
     }
 
     /// In progress, and the lease ran out. A lease that ends later than any may was given while the store's clock was
-    /// far ahead; nobody knows when it would have ended, and nobody waits for it.
+    /// far ahead; when it would have ended is unknown, and it is not waited for.
     pub fn is_lapsed(&self, now: StoreTime) -> bool {
         let runs = now < self.lease_until && self.lease_until <= now.plus_ms(LEASE_MS_MAX);
         self.state == State::InProgress && !runs
     }
 }
 
-/// What a person or a lookup found out.
+/// What a person or a lookup found.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Ruling {
     /// It happened, with this result.
     Applied(Verdict),
-    /// It did not happen, and will not any more: the same key may run again. Whoever says this of an effect
-    /// that is still on its way makes it happen twice.
+    /// It did not happen, and will not any more: the same key may run again. Ruling this on an effect that is still
+    /// on its way makes it happen twice.
     NotApplied,
     /// A remembered outcome is withdrawn: the same key may run again.
     Release,
@@ -125,42 +125,42 @@ pub enum Ruling {
 /// Something that happens to an intent. Epochs marked `fresh` come from the store and were never used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum StepEvent {
-    /// Somebody wants to run it.
+    /// A caller wants to run it.
     Claim {
-        /// What they ask for.
+        /// What it asks for.
         fingerprint: Fingerprint,
-        /// Who they are.
+        /// The caller's token.
         owner: Owner,
-        /// What protects the effect if they run it.
+        /// What protects the effect if it runs.
         effect: Effect,
-        /// How long they are believed alive without renewing.
+        /// How long the lease lasts without renewal.
         lease_ms: u64,
-        /// The epoch they get if they may run.
+        /// The epoch it gets if it may run.
         fresh: Epoch,
     },
-    /// The owner is still at it.
+    /// The owner renews its lease.
     Renew {
-        /// Who.
+        /// The owner.
         owner: Owner,
-        /// Under which claim.
+        /// The epoch of its claim.
         epoch: Epoch,
-        /// For how long from now.
+        /// The new lease, from now.
         lease_ms: u64,
     },
-    /// The owner brings the outcome.
+    /// The owner records the outcome.
     Finish {
-        /// Who.
+        /// The owner.
         owner: Owner,
-        /// Under which claim.
+        /// The epoch of its claim.
         epoch: Epoch,
         /// How it ended.
         verdict: Verdict,
         /// How long that is remembered.
         retention: Retention,
     },
-    /// Somebody else decides what happened.
+    /// A person or a lookup decides what happened.
     Decide {
-        /// The epoch of the record they looked at: a decision is about what was seen.
+        /// The epoch of the record they saw: a decision is only about that.
         seen: Epoch,
         /// What they found.
         ruling: Ruling,
@@ -169,28 +169,28 @@ pub enum StepEvent {
         /// The epoch of the decided record, which fences the last owner.
         fresh: Epoch,
     },
-    /// Housekeeping passes by.
+    /// Housekeeping removes what has expired.
     Sweep,
 }
 
-/// What the one who caused the event is told.
+/// The answer to an event.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum StepAnswer {
     /// Run it; the claim is yours.
     Run,
     /// Another request has this key.
     Mismatch,
-    /// Somebody is at it.
+    /// Another attempt is running.
     InFlight,
-    /// It is done: give the stored outcome.
+    /// It is done: replay the stored outcome.
     Replay,
-    /// Nobody knows whether it happened.
+    /// It is unknown whether it happened.
     Unknown,
     /// Renewed or recorded.
     Done,
     /// It was recorded before by this very owner; nothing changed.
     Already,
-    /// The claim is not yours any more, or the decision is about something that has changed.
+    /// The claim is no longer yours, or the decision is about something that has changed.
     Stale,
     /// There is nothing to decide (it runs, or it is finished) or nothing to release.
     Refused,
@@ -214,7 +214,7 @@ pub enum Change {
 /// What one event does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Step {
-    /// For the one who caused it.
+    /// For the caller.
     pub answer: StepAnswer,
     /// For the record.
     pub change: Change,
@@ -232,7 +232,7 @@ impl Step {
     }
 }
 
-/// What [`step`] is: who decides. Tests put a function with a planted bug in its place.
+/// The type of [`step`]. Tests put a function with a planted bug in its place.
 pub type Decider = fn(Option<&Head>, &StepEvent, StoreTime) -> Step;
 
 /// Decides. All stores do what this function says; those that decide in SQL or Lua are tested against it.
@@ -240,7 +240,7 @@ pub fn step(head: Option<&Head>, event: &StepEvent, now: StoreTime) -> Step {
     match *event {
         StepEvent::Claim { .. } => claim(head, event, now),
         StepEvent::Renew { owner, epoch, lease_ms } => match head {
-            // A lapsed lease is not brought back to life: somebody may have been told "uncertain" already.
+            // A lapsed lease is not revived: another caller may have got the answer "uncertain" already.
             Some(head)
                 if head.owner == owner
                     && head.epoch == epoch
@@ -301,10 +301,10 @@ fn claim(head: Option<&Head>, event: &StepEvent, now: StoreTime) -> Step {
         State::InProgress if effect.may_rerun() => Step::put(StepAnswer::Run, taken(epoch)),
         State::InProgress | State::Uncertain => Step::keep(StepAnswer::Unknown),
         State::Completed | State::FailedFinal => Step::keep(StepAnswer::Replay),
-        // A protected attempt that failed speaks for itself, not for the one it took over from. As long as all
-        // attempts carry the key that is no matter; for one that does not, somebody has to find out first.
+        // A protected attempt that failed speaks for itself, not for the one it took over from. While all attempts
+        // carry the key that does not matter; for one that does not, a lookup or a person has to find out first.
         State::FailedRetryable
-            if head.effect.may_rerun() && !effect.may_rerun() && head.owner != Owner::NOBODY =>
+            if head.effect.may_rerun() && !effect.may_rerun() && head.owner != Owner::NONE =>
         {
             Step::keep(StepAnswer::Unknown)
         }
@@ -313,8 +313,8 @@ fn claim(head: Option<&Head>, event: &StepEvent, now: StoreTime) -> Step {
     Step { other_recipe: comparison == Comparison::OtherRecipe, ..decided }
 }
 
-/// The caller has checked owner and epoch. The fence is the epoch, not the lease: as long as nobody else
-/// claimed or decided, the last owner knows best, however late.
+/// The caller has checked owner and epoch. The fence is the epoch, not the lease: until another attempt claims or a
+/// decision is made, the last owner knows best, however late.
 fn finish(head: &Head, verdict: Verdict, retention: Retention, now: StoreTime) -> Step {
     if head.state.is_finished() || head.state == State::from(verdict) {
         return Step::keep(StepAnswer::Already);
@@ -332,7 +332,7 @@ fn decide(head: &Head, ruling: Ruling, retention: Retention, fresh: Epoch, now: 
         Ruling::Release if head.state.is_finished() => Verdict::FailedRetryable,
         _ => return Step::keep(StepAnswer::Refused),
     };
-    let head = Head { owner: Owner::NOBODY, epoch: fresh.max(head.epoch.next()), ..*head };
+    let head = Head { owner: Owner::NONE, epoch: fresh.max(head.epoch.next()), ..*head };
     Step::put(StepAnswer::Done, finished(&head, verdict, retention, now))
 }
 

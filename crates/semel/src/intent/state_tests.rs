@@ -35,7 +35,7 @@ fn situations() -> Vec<(String, Option<Head>)> {
         "failed_retryable keyed".to_owned(),
         Some(head(State::FailedRetryable, Effect::Keyed, true, false)),
     ));
-    let decided = Head { owner: Owner::NOBODY, ..head(State::FailedRetryable, Effect::Keyed, true, false) };
+    let decided = Head { owner: Owner::NONE, ..head(State::FailedRetryable, Effect::Keyed, true, false) };
     all.push(("failed_retryable decided".to_owned(), Some(decided)));
     for state in [State::Completed, State::FailedFinal, State::FailedRetryable] {
         for (age, expired) in [("live", false), ("expired", true)] {
@@ -80,7 +80,7 @@ fn events() -> Vec<(&'static str, StepEvent)> {
     ]
 }
 
-fn told(step: &Step) -> String {
+fn describe(step: &Step) -> String {
     let recipe = if step.other_recipe { " recipe" } else { "" };
     let change = match step.change {
         Change::None => String::new(),
@@ -97,7 +97,7 @@ fn every_state_times_event() {
     for (situation, head) in situations() {
         out += &format!("{situation}\n");
         for (name, event) in events() {
-            out += &format!("    {name:<15} {}\n", told(&step(head.as_ref(), &event, NOW)));
+            out += &format!("    {name:<15} {}\n", describe(&step(head.as_ref(), &event, NOW)));
         }
     }
     assert_eq!(out, include_str!("state_table.txt"), "the table has changed:\n{out}");
@@ -170,7 +170,7 @@ struct World {
     now: StoreTime,
     source: u64,
     /// The claim each owner believes it has: attempts differ, so each claim is made under a new token.
-    held: [Option<(Owner, Epoch)>; 4],
+    claims: [Option<(Owner, Epoch)>; 4],
     /// Epochs under which work was started, with what protected it; in order.
     runs: Vec<(Epoch, Effect)>,
     /// A decision or a known not-applied outcome since the last run.
@@ -204,7 +204,7 @@ impl World {
             Act::Wait(ms) => self.now = self.now.plus_ms(ms),
             Act::Claim { owner, digest, recipe, effect } => self.claim(owner, digest, recipe, effect),
             Act::Renew { owner } => {
-                if let Some((token, epoch)) = self.held[owner as usize] {
+                if let Some((token, epoch)) = self.claims[owner as usize] {
                     let lapsed = self.head.is_none_or(|head| head.is_lapsed(self.now) || head.epoch != epoch);
                     let step = self.apply(StepEvent::Renew { owner: token, epoch, lease_ms: LEASE_MS });
                     assert!(
@@ -250,11 +250,11 @@ impl World {
         }
         self.cleared = false;
         self.runs.push((head.epoch, effect));
-        self.held[owner as usize] = Some((token, head.epoch));
+        self.claims[owner as usize] = Some((token, head.epoch));
     }
 
     fn finish(&mut self, owner: u8, verdict: Verdict) {
-        let Some((token, epoch)) = self.held[owner as usize] else { return };
+        let Some((token, epoch)) = self.claims[owner as usize] else { return };
         let open = self.head.is_some_and(|head| head.epoch == epoch && !head.state.is_finished());
         let event = StepEvent::Finish { owner: token, epoch, verdict, retention: Retention::Ms(200) };
         let step = self.apply(event);

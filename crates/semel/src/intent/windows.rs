@@ -1,5 +1,5 @@
-//! The failure windows, told by [`step`] itself: where the docs say what happens after a crash, they print
-//! this table, and a test keeps the two in step.
+//! The failure windows, derived from [`step`] itself: where the docs say what happens after a crash, they print this
+//! table, and a test keeps the two in step.
 
 use std::fmt::Write;
 
@@ -9,7 +9,7 @@ use super::outcome::Verdict;
 use super::policy::{Effect, Retention, StoreTime};
 use super::state::{Change, Head, State, StepAnswer, StepEvent, step};
 
-/// A place where things break, between two arrows of the flow.
+/// A place where things break, between two steps of the flow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Window {
     /// The process dies before it claims.
@@ -40,7 +40,7 @@ impl Window {
         Self::BeforeAnswer,
     ];
 
-    fn told(self) -> &'static str {
+    fn description(self) -> &'static str {
         match self {
             Self::BeforeClaim => "killed before the claim",
             Self::BeforeEffect => "killed between claim and effect",
@@ -86,7 +86,7 @@ pub fn unknown_fate(effect: Effect) -> Verdict {
     if effect.may_rerun() { Verdict::FailedRetryable } else { Verdict::Uncertain }
 }
 
-/// What is stored after the failure, before anybody else comes.
+/// What is stored after the failure, before another attempt comes.
 fn left_behind(window: Window, effect: Effect) -> Option<Head> {
     // In one commit with the rows there is nothing to see before the commit, and all of it after.
     if effect == Effect::Atomic && window != Window::BeforeAnswer {
@@ -142,8 +142,11 @@ pub fn table() -> String {
             let left = if effect.may_rerun() { left.split(',').next().unwrap_or(left) } else { left };
             let (within, later) = (retry(head, effect, EARLY), retry(head, effect, LATE));
             let late = late_finish(window, head, effect);
-            let _ =
-                writeln!(out, "| {} | `{effect}` | {left} | {within} | {later} | {late} |", window.told());
+            let _ = writeln!(
+                out,
+                "| {} | `{effect}` | {left} | {within} | {later} | {late} |",
+                window.description()
+            );
         }
     }
     out

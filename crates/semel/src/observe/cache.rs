@@ -1,4 +1,4 @@
-//! What is counted about a cache in front of a store.
+//! Metrics of a cache in front of a store.
 
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
@@ -7,24 +7,24 @@ use prometheus_client::registry::Registry;
 
 use super::names;
 
-/// What a look into the cache came to, as the `result` of `semel_cache_total`.
+/// The result of a cache lookup, as the `result` of `semel_cache_total`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum CacheLook {
     /// Replayed from the cache.
     Hit,
     /// Nothing there, or withdrawn.
     Miss,
-    /// There, but too old to be believed.
+    /// There, but too old to be trusted.
     Old,
-    /// Another request under the same key: for the authority to say.
+    /// Another request under the same key: the authority decides.
     OtherRequest,
-    /// What is there is not what was put there.
+    /// What is there is not what was stored.
     Wrong,
     /// The cache failed or did not answer in time.
     Error,
-    /// Not asked, because it failed lately.
+    /// Not asked, because it failed recently.
     Skipped,
-    /// Not asked, because the operation wants the authority's word.
+    /// Not asked, because the operation requires the authority's answer.
     Verified,
 }
 
@@ -54,7 +54,7 @@ impl CacheLook {
     }
 }
 
-/// What became of an outcome on its way into the cache, as the `result` of `semel_cache_fill_total`.
+/// What happened to an outcome on its way into the cache, as the `result` of `semel_cache_fill_total`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum CacheFill {
     /// It is there.
@@ -95,7 +95,7 @@ pub(crate) struct CacheCounters {
 impl CacheCounters {
     pub(super) fn register(registry: &mut Registry) -> Self {
         let (looks, fills) = (Family::<ByResult, Counter>::default(), Family::<ByResult, Counter>::default());
-        registry.register(names::CACHE, "Looks into the cache in front of the store", looks.clone());
+        registry.register(names::CACHE, "Lookups in the cache in front of the store", looks.clone());
         registry.register(names::CACHE_FILL, "Outcomes on their way into the cache", fills.clone());
         let of =
             |family: &Family<ByResult, Counter>, result| family.get_or_create(&ByResult { result }).clone();

@@ -16,7 +16,7 @@ use crate::intent::state::State;
 #[cfg_attr(not(feature = "redis"), allow(dead_code))]
 mod cache;
 pub mod names;
-// There is no inbox without a database, and nothing to receive webhooks for.
+// Without a database there is no inbox, and nothing to receive webhooks for.
 #[cfg_attr(
     not(all(
         feature = "webhook-receiver",
@@ -35,7 +35,7 @@ pub(crate) use cache::{CacheFill, CacheLook};
 ))]
 pub(crate) use webhook::{WebhookCounters, WebhookResult};
 
-/// What a claim got, as the `status` of `idempotency_claim_total`.
+/// The result of a claim, as the `status` of `idempotency_claim_total`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ClaimStatus {
     Run,
@@ -62,14 +62,14 @@ impl ClaimStatus {
     }
 }
 
-/// How a finish ended, as the `status` of `idempotency_finalize_total`.
+/// The result of a finish, as the `status` of `idempotency_finalize_total`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum FinishStatus {
     Recorded,
     Already,
-    /// The owner was not the owner any more: worth an alert.
+    /// The caller was no longer the owner: worth an alert.
     OwnerMismatch,
-    /// The store failed; it is being tried again.
+    /// The store failed; it is being retried.
     Deferred,
     /// Given up: the record is left to become uncertain.
     Lost,
@@ -89,7 +89,7 @@ impl FinishStatus {
     }
 }
 
-/// What a lookup of an uncertain intent came to, as the `status` of `idempotency_recovery_total`.
+/// The result of a lookup of an uncertain intent, as the `status` of `idempotency_recovery_total`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum RecoveryStatus {
     Applied,
@@ -164,7 +164,7 @@ struct ByRail {
 }
 
 fn ages() -> Histogram {
-    // From a quick retry to a week: what tells whether retention is long enough.
+    // From a quick retry to a week: shows whether retention is long enough.
     Histogram::new([0.1, 1.0, 10.0, 60.0, 600.0, 3_600.0, 21_600.0, 86_400.0, 604_800.0])
 }
 
@@ -231,47 +231,43 @@ impl Metrics {
             buffered: Gauge::default(),
             buffer_refused: Counter::default(),
         };
-        registry.register(names::CLAIM, "Claims by what they got", families.claim.clone());
+        registry.register(names::CLAIM, "Claims by result", families.claim.clone());
         registry.register(
             names::EXISTING,
-            "Claims that ran into a record, by its state",
+            "Claims that found a record, by its state",
             families.existing.clone(),
         );
-        registry.register(names::REPLAY, "Stored outcomes given again", families.replay.clone());
-        registry.register(names::CONFLICT, "Keys used again for another request", families.conflict.clone());
+        registry.register(names::REPLAY, "Stored outcomes replayed", families.replay.clone());
+        registry.register(names::CONFLICT, "Keys reused for another request", families.conflict.clone());
         registry.register(
             names::IN_PROGRESS,
-            "Callers told that somebody is at it",
+            "Calls answered in progress because another attempt is running",
             families.in_progress.clone(),
         );
         registry.register(
             names::RECOVERY,
-            "Lookups of uncertain intents by what they found",
+            "Lookups of uncertain intents by result",
             families.recovery.clone(),
         );
         registry.register(
             names::HELD,
-            "Uncertain intents nobody could find out about, at the last pass",
+            "Uncertain intents that the last reconcile pass could not resolve",
             families.held.clone(),
         );
         registry.register(
             names::HELD_OLDEST,
-            "How long the longest held of them is held",
+            "How long the oldest of them has been held",
             families.held_oldest.clone(),
         );
         registry.register(
             names::SWEPT,
-            "Records whose retention was over, forgotten",
+            "Records deleted because their retention was over",
             families.swept.clone(),
         );
-        registry.register(
-            names::RECORD_AGE,
-            "Age of the record a claim ran into",
-            families.record_age.clone(),
-        );
+        registry.register(names::RECORD_AGE, "Age of the record a claim found", families.record_age.clone());
         registry.register(
             names::FINALIZE,
-            "Outcomes brought to the store by how that ended",
+            "Outcomes written to the store, by result",
             families.finalize.clone(),
         );
         registry.register(
@@ -286,29 +282,29 @@ impl Metrics {
         );
         registry.register(
             names::OTHER_RECIPE,
-            "Records whose fingerprint has another recipe",
+            "Records whose fingerprint was made with another recipe",
             families.other_recipe.clone(),
         );
         registry.register(
             names::LEASE_LOST,
-            "Claims lost while the work went on",
+            "Claims lost while the work was running",
             families.lease_lost.clone(),
         );
-        registry.register(names::RUNNING, "Work under way in this process", families.running.clone());
+        registry.register(names::RUNNING, "Work running in this process", families.running.clone());
         registry.register(
             names::SUPPRESSED,
             "Duplicates that did not run, by rail",
             families.suppressed.clone(),
         );
-        registry.register(names::WEBHOOK, "Webhooks by what became of them", families.webhook.clone());
+        registry.register(names::WEBHOOK, "Webhooks by result", families.webhook.clone());
         registry.register(
             names::HTTP_BUFFERED,
-            "Bytes of request bodies that are held",
+            "Bytes of request bodies that are buffered",
             families.buffered.clone(),
         );
         registry.register(
             names::HTTP_BUFFER_REFUSED,
-            "Requests refused because as many are held as may be",
+            "Requests refused because the limit of buffered bodies was reached",
             families.buffer_refused.clone(),
         );
         families.registry = registry;
@@ -323,12 +319,12 @@ impl Metrics {
         out
     }
 
-    /// Counts what a sweep has forgotten.
+    /// Counts the records a sweep has deleted.
     pub(crate) fn swept(&self, records: usize) {
         self.0.swept.inc_by(records as u64);
     }
 
-    /// The bytes of request bodies that are held, and the requests that were refused for it.
+    /// The bytes of request bodies that are buffered, and the requests that were refused for it.
     #[cfg(feature = "http")]
     pub(crate) fn buffered(&self) -> (Gauge, Counter) {
         (self.0.buffered.clone(), self.0.buffer_refused.clone())
@@ -362,7 +358,7 @@ impl fmt::Debug for Metrics {
 pub(crate) struct OperationMetrics(Arc<Counters>);
 
 struct Counters {
-    /// Only set where somebody looks: a zero that nobody has counted would be a lie.
+    /// Only set when counted: a zero without a count would be a lie.
     held: (Family<ByOperation, Gauge>, Family<ByOperation, Gauge>, ByOperation),
     claim: [Counter; 6],
     existing: [Counter; 5],
@@ -436,7 +432,7 @@ impl OperationMetrics {
         self.0.recovery[status as usize].inc();
     }
 
-    /// What a whole pass over the operation has left uncertain.
+    /// Sets what a whole pass over the operation has left uncertain.
     pub(crate) fn held(&self, intents: u64, oldest_ms: u64) {
         let (held, oldest, operation) = &self.0.held;
         held.get_or_create(operation).set(i64::try_from(intents).unwrap_or(i64::MAX));

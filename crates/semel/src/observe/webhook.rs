@@ -1,34 +1,34 @@
-//! What is counted about webhooks that come in.
+//! Metrics of received webhooks.
 
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 
 use super::{ByRail, Families, Metrics, names};
 
-/// What became of a webhook, as the `result` of `semel_webhook_total`.
+/// The result of a webhook, as the `result` of `semel_webhook_total`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum WebhookResult {
     /// Handled now.
     Accepted,
     /// Handled before.
     Replayed,
-    /// Of no interest to the handler.
+    /// Not relevant to the handler.
     Ignored,
-    /// Well formed, and not signed with any of the secrets.
+    /// Well formed, but not signed with any of the secrets.
     Forged,
-    /// Rightly signed, too long ago or too far ahead.
+    /// Correctly signed, but too old or too far ahead.
     Stale,
-    /// Not signed in the way of the provider.
+    /// Not signed the way the provider signs.
     Malformed,
-    /// For a tenant that nobody knows.
+    /// For an unknown tenant.
     UnknownTenant,
-    /// Rightly signed, but it does not say which event it is: a matter of configuration.
+    /// Correctly signed, but without an event id: a matter of configuration.
     MissingId,
-    /// A body larger than is read.
+    /// A body larger than the limit.
     TooLarge,
     /// A body that did not arrive whole in time.
     Broken,
-    /// Turned away because too many were under way.
+    /// Refused because too many were in flight.
     Busy,
     /// The handler failed, panicked or took too long.
     Failed,

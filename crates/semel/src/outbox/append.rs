@@ -1,4 +1,4 @@
-//! Appending: one statement for many events, in the caller's transaction.
+//! Appends events in the caller's transaction, many with one statement.
 
 use std::collections::HashSet;
 use std::fmt::Write;
@@ -13,7 +13,7 @@ use crate::tx::script::{Port, play};
 /// Most events of one call.
 pub const APPEND_EVENTS_MAX: usize = 10_000;
 
-/// How many rows the statements have. Few sizes, so that what a driver or a server prepares is used again.
+/// Rows per statement. Few sizes, so that drivers and servers can reuse prepared statements.
 const SIZES: [usize; 3] = [64, 8, 1];
 
 const COLUMNS: [&str; 12] = [
@@ -31,13 +31,13 @@ const COLUMNS: [&str; 12] = [
     "payload",
 ];
 
-/// What became of an event.
+/// The outcome of appending an event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Appended {
     /// It will be published when the transaction commits.
     Added,
-    /// An event with its idempotency key is there already; this one was left out.
+    /// The outbox already has an event with its idempotency key; this one was left out.
     Already,
 }
 
@@ -47,27 +47,27 @@ pub enum Appended {
 pub enum Duplicates {
     /// [`AppendError::Duplicate`].
     Refuse,
-    /// Leave it out, and say so.
+    /// Leave it out, and return [`Appended::Already`].
     Ignore,
 }
 
-/// Why events were not appended. Roll back: some of them may be in the transaction.
+/// Why events were not appended. Roll back: the transaction may contain some of them.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AppendError {
-    /// An event with this idempotency key was appended before, or the call has it twice. Which key is not said: it may
-    /// be a secret.
+    /// An event with this idempotency key was appended before, or the call has it twice. The error does not contain the
+    /// key: it may be a secret.
     #[error(
-        "event {at} of the call has an idempotency key that an event in the outbox has already; roll back, or let \
-         duplicates be ignored"
+        "event {at} of the call has an idempotency key that another event already has; roll back, or let duplicates be \
+         ignored"
     )]
     Duplicate {
-        /// Its place among the events of the call, from 0.
+        /// Its index among the events of the call, from 0.
         at: usize,
     },
     /// See [`APPEND_EVENTS_MAX`].
     #[error(
-        "{events} events in one call; at most {APPEND_EVENTS_MAX} are taken: append them in several calls"
+        "{events} events in one call, but at most {APPEND_EVENTS_MAX} are allowed: append them in several calls"
     )]
     TooMany {
         /// How many there were.
@@ -78,13 +78,13 @@ pub enum AppendError {
     Driver(#[from] DriverError),
 }
 
-/// Appends an event in the caller's transaction. One whose idempotency key was used before is refused.
+/// Appends an event in the caller's transaction. An idempotency key that was used before is refused.
 ///
-/// **Append after you hold the row that the event is about, last before the commit.** Events of a key are published in the
-/// order in which they were appended. A transaction that appends first and locks the row later may be overtaken by one that
-/// has the row meanwhile: the last event that is published then contradicts the row. Polling PostgreSQL cannot notice it;
-/// [`strict_order`](super::strict_order) makes it a deadlock. On MySQL and MariaDB it is a deadlock anyway, SQLite has one
-/// writer, and a relay that reads PostgreSQL's log goes by the order of commits.
+/// **Append after you locked the row that the event is about, last before the commit.** Events of a key are published
+/// in the order in which they were appended. If a transaction appends first and locks the row later, another can lock
+/// the row in between: the event published last then contradicts the row. A relay that polls PostgreSQL cannot notice
+/// it; [`strict_order`](super::strict_order) makes it a deadlock. On MySQL and MariaDB it is a deadlock anyway, SQLite
+/// has one writer, and a relay that reads PostgreSQL's log follows the order of commits.
 ///
 /// ```no_run
 /// # #[cfg(feature = "sqlx-postgres")] {
@@ -93,8 +93,8 @@ pub enum AppendError {
 /// async fn complete(pool: &sqlx::PgPool, payment: i64) -> Result<(), Box<dyn std::error::Error>> {
 ///     let mut tx = pool.begin().await?;
 ///     sqlx::query("UPDATE payment SET done = true WHERE id = $1").bind(payment).execute(&mut *tx).await?;
-///     let told = Event::new("payments", "payment.completed", format!(r#"{{"payment":{payment}}}"#))?;
-///     append_tx(&mut tx, &told.key(&payment.to_string())?).await?;
+///     let event = Event::new("payments", "payment.completed", format!(r#"{{"payment":{payment}}}"#))?;
+///     append_tx(&mut tx, &event.key(&payment.to_string())?).await?;
 ///     tx.commit().await?;
 ///     Ok(())
 /// }
@@ -104,12 +104,12 @@ pub async fn append_tx<X: Tx>(tx: &mut X, event: &Event) -> Result<(), AppendErr
     append_all_tx(tx, std::slice::from_ref(event), Duplicates::Refuse).await.map(drop)
 }
 
-/// Appends events in their order, and says for each what became of it. When to append is said at [`append_tx`].
+/// Appends events in their order, and returns the outcome of each. See [`append_tx`] for when to append.
 ///
-/// On MySQL an append locks the partitions of its keys (of sixteen) against other appends until the commit. The events
-/// of one call lock them in one order, so calls with several keys do not deadlock each other. Several calls in one
-/// transaction do, now and then, if their keys come in different orders: append all events of a transaction in one call, or
-/// run it again.
+/// On MySQL an append locks the partitions of its keys (of sixteen) against other appends until the commit. One call
+/// locks them in a fixed order, so calls with several keys do not deadlock each other. Several calls in one transaction
+/// may deadlock if their keys come in different orders: append all events of a transaction in one call, or run it
+/// again.
 pub async fn append_all_tx<X: Tx>(
     tx: &mut X,
     events: &[Event],
@@ -156,15 +156,15 @@ async fn appended(
                 return Err(AppendError::Duplicate { at: *at });
             }
             twice.iter().for_each(|at| done[*at] = Appended::Already);
-            by_part(events, &twice)
+            by_partition(events, &twice)
         }
         Dialect::Postgres | Dialect::Sqlite => (0..events.len()).collect(),
     };
     let mut rest = &order[..];
     while !rest.is_empty() {
         let size = SIZES.into_iter().find(|size| *size <= rest.len()).unwrap_or(1);
-        let (places, after) = rest.split_at(size);
-        let chunk: Vec<&Event> = places.iter().map(|at| &events[*at]).collect();
+        let (indexes, after) = rest.split_at(size);
+        let chunk: Vec<&Event> = indexes.iter().map(|at| &events[*at]).collect();
         let values = chunk.iter().copied().flat_map(values).collect();
         let rows = port.run(&inserts(size), values).await?;
         let there = if port.dialect() == Dialect::Mysql {
@@ -172,7 +172,7 @@ async fn appended(
         } else {
             left_out(&chunk, &rows.rows)?
         };
-        for (at, _) in places.iter().zip(there).filter(|(_, already)| *already) {
+        for (at, _) in indexes.iter().zip(there).filter(|(_, already)| *already) {
             if duplicates == Duplicates::Refuse {
                 return Err(AppendError::Duplicate { at: *at });
             }
@@ -184,23 +184,23 @@ async fn appended(
     Ok(done)
 }
 
-/// Parts of MySQL's outbox, as in `sql/mysql.sql`.
-const PARTS: u32 = 16;
+/// Partitions of MySQL's outbox, as in `sql/mysql.sql`.
+const PARTITIONS: u32 = 16;
 
-/// The order in which MySQL gets events. A transaction locks the counter of each event's partition until its commit. All take
-/// these locks in the same order, or two would deadlock. Within a partition, and so within a key, the order stays.
-fn by_part(events: &[Event], left_out: &[usize]) -> Vec<usize> {
-    let part = |event: &Event| {
+/// Orders events for MySQL by partition. A transaction locks the counter of each partition until its commit; all must
+/// take these locks in the same order, or two would deadlock. Within a partition the order stays.
+fn by_partition(events: &[Event], left_out: &[usize]) -> Vec<usize> {
+    let partition = |event: &Event| {
         let about = || event.aggregate.as_ref().map(|(_, about)| about.clone());
         let key = event.key.clone().or_else(about).unwrap_or_else(|| event.id.to_string());
-        crc32(key.as_bytes()) % PARTS
+        crc32(key.as_bytes()) % PARTITIONS
     };
     let mut order: Vec<usize> = (0..events.len()).filter(|at| left_out.binary_search(at).is_err()).collect();
-    order.sort_by_cached_key(|at| part(&events[*at]));
+    order.sort_by_cached_key(|at| partition(&events[*at]));
     order
 }
 
-/// Events whose idempotency key an earlier one of the call has: the first of them counts, in whatever order they are sent.
+/// Indexes of events whose idempotency key an earlier one has: the first counts, in whatever order they are sent.
 fn repeated(events: &[Event]) -> Vec<usize> {
     let mut known = HashSet::new();
     let is_known = |(at, event): (usize, &Event)| {
@@ -210,20 +210,20 @@ fn repeated(events: &[Event]) -> Vec<usize> {
     events.iter().enumerate().filter_map(is_known).collect()
 }
 
-/// As MySQL's function of that name.
+/// MySQL's function of that name.
 fn crc32(bytes: &[u8]) -> u32 {
     let bit = |crc: u32| if crc & 1 == 1 { crc >> 1 ^ 0xEDB8_8320 } else { crc >> 1 };
     !bytes.iter().fold(u32::MAX, |crc, byte| (0..8).fold(crc ^ u32::from(*byte), |crc, _| bit(crc)))
 }
 
-/// PostgreSQL and SQLite give the ids of the rows that came in.
+/// Which events were left out. PostgreSQL and SQLite return the ids of the inserted rows.
 fn left_out(chunk: &[&Event], rows: &[Row]) -> Result<Vec<bool>, DriverError> {
     let came = rows.iter().map(|row| row.text(0)).collect::<Result<HashSet<_>, _>>()?;
     Ok(chunk.iter().map(|event| !came.contains(event.id.to_string().as_str())).collect())
 }
 
-/// MySQL gives nothing: whoever has a key is asked for. The look locks, because a plain one may be as old as the
-/// transaction.
+/// Which events were left out. MySQL returns nothing, so each key is looked up, with a locking read: a plain one may
+/// see a snapshot as old as the transaction.
 async fn there_already(port: &Port, chunk: &[&Event]) -> Result<Vec<bool>, DriverError> {
     const BY_KEY: Sql = Sql::same(
         "SELECT CONVERT(id USING utf8mb4) FROM semel_outbox WHERE idempotency_key = ? LOCK IN SHARE MODE",
@@ -268,7 +268,7 @@ fn headers(event: &Event) -> Option<String> {
     Some(serde_json::Value::Object(named.collect()).to_string())
 }
 
-/// The statement for that many rows, in each dialect.
+/// The statement for this many rows, in each dialect.
 fn inserts(rows: usize) -> Sql {
     type Texts = [[String; 3]; SIZES.len()];
     static TEXTS: LazyLock<Texts> =
@@ -301,7 +301,7 @@ fn insert(dialect: Dialect, rows: usize) -> String {
         text.push(')');
     }
     text.push_str(match dialect {
-        // The trigger leaves out what is there already.
+        // The trigger leaves out duplicates.
         Dialect::Postgres => " RETURNING id::text",
         Dialect::Mysql => " ON DUPLICATE KEY UPDATE id = id",
         Dialect::Sqlite => {
@@ -329,11 +329,11 @@ mod tests {
             event.key(&format!("k{}", n % 7)).unwrap()
         };
         let events: Vec<Event> = (0..70).map(event).collect();
-        let order = by_part(&events, &[3]);
+        let order = by_partition(&events, &[3]);
         assert_eq!(order.len(), 69);
-        let parts: Vec<u32> =
-            order.iter().map(|at| crc32(format!("k{}", at % 7).as_bytes()) % PARTS).collect();
-        assert!(parts.is_sorted(), "{parts:?}");
+        let partitions: Vec<u32> =
+            order.iter().map(|at| crc32(format!("k{}", at % 7).as_bytes()) % PARTITIONS).collect();
+        assert!(partitions.is_sorted(), "{partitions:?}");
         for key in 0..7 {
             let of_key: Vec<usize> = order.iter().copied().filter(|at| at % 7 == key).collect();
             assert!(of_key.is_sorted(), "{of_key:?}");

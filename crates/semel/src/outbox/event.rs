@@ -1,4 +1,4 @@
-//! What is told to others: an event, checked before it is appended.
+//! An event to be published, validated before it is appended.
 
 use bytes::Bytes;
 use uuid::Uuid;
@@ -12,7 +12,7 @@ pub const NAME_BYTES_MAX: usize = 200;
 pub const VALUE_BYTES_MAX: usize = 1_000;
 /// Most headers of one event.
 pub const HEADERS_MAX: usize = 32;
-/// Largest payload in bytes: what brokers take by default, less some room for headers.
+/// Largest payload in bytes: the default limit of brokers, less some room for headers.
 pub const PAYLOAD_BYTES_MAX: usize = 1_000_000;
 
 /// Something that happened, to be published once the transaction it is appended in has committed.
@@ -43,44 +43,44 @@ pub struct Event {
     pub(crate) payload: Bytes,
 }
 
-/// Why something is not an event. Nothing was appended.
+/// Why an event is invalid. Nothing was appended.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EventError {
     /// See [`NAME_BYTES_MAX`].
-    #[error("{what} has 1 to {NAME_BYTES_MAX} printable ASCII characters and no space")]
+    #[error("{what} must have 1 to {NAME_BYTES_MAX} printable ASCII characters and no space")]
     Name {
         /// Which name.
         what: &'static str,
     },
     /// See [`VALUE_BYTES_MAX`].
-    #[error("{what} has 1 to {VALUE_BYTES_MAX} bytes of text without control characters")]
+    #[error("{what} must have 1 to {VALUE_BYTES_MAX} bytes of text without control characters")]
     Value {
         /// Which value.
         what: &'static str,
     },
     /// See [`HEADERS_MAX`].
-    #[error("an event has at most {HEADERS_MAX} headers")]
+    #[error("an event must have at most {HEADERS_MAX} headers")]
     Headers,
-    /// The names that begin so are semel's.
-    #[error("a header's name must not begin with `semel-` or `ce_`: those are set by the relay")]
+    /// Reserved header names.
+    #[error("a header's name must not begin with `semel-` or `ce_`: the relay sets those")]
     Reserved,
-    /// Two headers of one name.
-    #[error("the header {name:?} is there already")]
+    /// Two headers with the same name.
+    #[error("the event already has a header {name:?}")]
     Twice {
         /// Its name.
         name: String,
     },
     /// See [`PAYLOAD_BYTES_MAX`].
     #[error(
-        "the payload has {len} bytes; at most {PAYLOAD_BYTES_MAX} are published: store it and send its place"
+        "the payload has {len} bytes, but at most {PAYLOAD_BYTES_MAX} are allowed: store it and send a reference to it"
     )]
     Payload {
         /// Its length.
         len: usize,
     },
-    /// Not `00-…-…-…` as W3C Trace Context has it.
-    #[error("{text:?} is no traceparent: 00-<32 hex digits>-<16 hex digits>-<2 hex digits>")]
+    /// Not `00-…-…-…` as defined by W3C Trace Context.
+    #[error("{text:?} is not a traceparent: 00-<32 hex digits>-<16 hex digits>-<2 hex digits>")]
     Trace {
         /// What was given.
         text: String,
@@ -109,26 +109,27 @@ impl Event {
         })
     }
 
-    /// Events with the same partition key are published in the order in which their transactions had them, and go to the
-    /// same partition where the broker has partitions. Without one: the aggregate's id; without that, no order.
+    /// The partition key. Events with the same key are published in the order in which their transactions appended
+    /// them, and go to the same partition of the broker, if any. Without a key: the aggregate's id; without that, no
+    /// order.
     pub fn key(mut self, key: &str) -> Result<Self, EventError> {
         self.key = Some(value("the partition key", key)?);
         Ok(self)
     }
 
-    /// What the event is about.
+    /// The aggregate that the event is about.
     pub fn aggregate(mut self, kind: &str, id: &str) -> Result<Self, EventError> {
         self.aggregate = Some((name("the aggregate's type", kind)?, value("the aggregate's id", id)?));
         Ok(self)
     }
 
-    /// `application/json` unless said otherwise.
+    /// The payload's content type: by default `application/json`.
     pub fn content_type(mut self, content_type: &str) -> Result<Self, EventError> {
         self.content_type = value("the content type", content_type)?;
         Ok(self)
     }
 
-    /// A header, handed on to the broker.
+    /// Adds a header, which the relay passes to the broker.
     pub fn header(mut self, header: &str, text: &str) -> Result<Self, EventError> {
         let header = name("a header's name", header)?;
         let lower = header.to_ascii_lowercase();
@@ -145,13 +146,13 @@ impl Event {
         Ok(self)
     }
 
-    /// No second event with this key is taken while the outbox remembers the first.
+    /// The idempotency key. While the outbox remembers it, a second event with this key is a duplicate.
     pub fn once(mut self, key: Key) -> Self {
         self.idempotency_key = Some(key);
         self
     }
 
-    /// The W3C trace context this happened in: `00-<trace>-<span>-<flags>`.
+    /// The event's W3C trace context: `00-<trace>-<span>-<flags>`.
     pub fn trace_parent(mut self, trace_parent: &str) -> Result<Self, EventError> {
         if !is_trace_parent(trace_parent) {
             return Err(EventError::Trace { text: trace_parent.to_owned() });
@@ -166,28 +167,28 @@ impl Event {
         self
     }
 
-    /// The event's id, which a consumer may know it by: it stays the same however often it is published.
+    /// The event's id, by which a consumer can deduplicate: the same however often it is published.
     pub fn id(&self) -> Uuid {
         self.id
     }
 
-    /// With an id of the caller's: a retry of the caller's own then has the same one.
+    /// Sets the id, so that the caller's own retries have the same one.
     pub fn with_id(mut self, id: Uuid) -> Self {
         self.id = id;
         self
     }
 
-    /// What happened.
+    /// The event's type.
     pub fn kind(&self) -> &str {
         &self.kind
     }
 
-    /// What it says.
+    /// The payload.
     pub fn payload(&self) -> &Bytes {
         &self.payload
     }
 
-    /// How the payload is to be read.
+    /// The payload's content type.
     pub fn media_type(&self) -> &str {
         &self.content_type
     }
@@ -197,7 +198,7 @@ impl Event {
         self.headers.iter().map(|(name, text)| (name.as_str(), text.as_str()))
     }
 
-    /// The trace context it happened in.
+    /// The W3C trace context.
     pub fn trace(&self) -> Option<&str> {
         self.trace_parent.as_deref()
     }
@@ -207,17 +208,17 @@ impl Event {
         self.intent.as_ref()
     }
 
-    /// What it is about: type and id.
+    /// The aggregate: type and id.
     pub fn subject(&self) -> Option<(&str, &str)> {
         self.aggregate.as_ref().map(|(kind, id)| (kind.as_str(), id.as_str()))
     }
 
-    /// Where it goes.
+    /// The topic.
     pub fn topic(&self) -> &str {
         &self.topic
     }
 
-    /// What its order is kept by: the partition key, or the aggregate's id.
+    /// The key that the event is ordered by: the partition key, or the aggregate's id.
     pub fn ordered_by(&self) -> Option<&str> {
         self.key.as_deref().or(self.aggregate.as_ref().map(|(_, id)| id.as_str()))
     }

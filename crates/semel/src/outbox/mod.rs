@@ -1,15 +1,16 @@
-//! The outbox: events appended in the caller's own transaction, so that they are told if and only if it commits.
+//! The transactional outbox: events appended in the caller's own transaction, published if and only if it commits.
 //!
 //! ```text
 //!  begin ─▶ once_tx(intent, …) ─▶ your rows ─▶ append_tx(event) ─▶ commit ─▶ … ─▶ relay ─▶ broker
 //! ```
 //!
-//! A row in a table instead of a message to a broker: a crash between commit and publishing loses nothing, and a
-//! rollback tells nobody. What the relay makes of it is its own matter; what it is given is in [`append_tx`]'s hands.
-//! Services in other languages insert into `semel_outbox` themselves: the columns are in the [`schema`].
+//! An event is a row in a table instead of a message to a broker: a crash between commit and publishing loses nothing,
+//! and a rollback publishes nothing. [`append_tx`] writes the row; the [relay](crate::relay) publishes it. Services in
+//! other languages insert into `semel_outbox` themselves: the columns are in the [`schema`].
 //!
-//! **Append last**: after you hold the row that the event is about, just before the commit. Events of a key are published in
-//! the order in which they were appended, and only a lock on that row makes this the order of commits. See [`append_tx`].
+//! **Append last**: after you locked the row that the event is about, just before the commit. Events of a key are
+//! published in the order in which they were appended, and only a lock on that row makes this the order of commits. See
+//! [`append_tx`].
 
 mod append;
 mod event;
@@ -33,7 +34,7 @@ const TABLES: Tables = Tables {
     what: "outbox",
     meta: "semel_outbox_meta",
     last: |dialect| match dialect {
-        // There every statement commits by itself.
+        // MySQL commits every DDL statement by itself.
         Dialect::Mysql => "semel_outbox_parked",
         Dialect::Postgres | Dialect::Sqlite => "semel_outbox",
     },
@@ -44,8 +45,8 @@ const TABLES: Tables = Tables {
     },
 };
 
-/// The outbox's tables in the database a URL names: made if they are not there, otherwise left as they are. Of several
-/// that do so at once, one does it.
+/// Creates the outbox's tables in the database at this URL if they are missing; otherwise leaves them as they are. If
+/// several processes migrate at once, one of them does it.
 ///
 /// ```
 /// # #[cfg(feature = "sqlite")]
@@ -60,26 +61,26 @@ pub async fn migrate(url: &str) -> Result<Migrated, StoreError> {
     TABLES.migrate(url).await
 }
 
-/// Whether PostgreSQL itself keeps the order of a key: switched on or off, in the outbox a URL names. Tables that are not
-/// there are made, as [`migrate`] does.
+/// Switches strict order on or off in the outbox at this URL: PostgreSQL itself then keeps the commit order of each
+/// key. Creates missing tables, as [`migrate`] does.
 ///
 /// A polled outbox publishes the events of a key in the order in which they were appended. That is the order of commits
-/// where an event is appended while the row it is about is locked (see [`append_tx`]). Switched on, a trigger takes a lock on
-/// the event's key until the transaction has ended, so that it is the order of commits in any case: a transaction that
-/// appends first and locks the row later does not overtake another, it is ended by PostgreSQL as a deadlock (40P01; run it
-/// again). What it costs is in `docs/outbox.md`.
+/// if each event is appended while the row it is about is locked (see [`append_tx`]). With strict order, a trigger
+/// locks the event's key until the transaction ends, so it is always the order of commits: a transaction that appends
+/// first and locks the row later cannot overtake another; PostgreSQL ends it as a deadlock (40P01; run it again).
+/// `docs/outbox.md` has the cost.
 ///
-/// Only for PostgreSQL. In MySQL and MariaDB an append holds the counter of its part until the commit, SQLite has one
-/// writer, and a relay that reads PostgreSQL's log goes by the order of commits.
+/// Only for PostgreSQL. In MySQL and MariaDB an append locks the counter of its partition until the commit, SQLite has
+/// one writer, and a relay that reads PostgreSQL's log follows the order of commits.
 ///
-/// Switching waits for transactions that are appending, for as long as `statement_timeout` in the URL says (10 s), and
-/// appends that come meanwhile wait behind it.
+/// Switching waits for open transactions that have appended, for at most the URL's `statement_timeout` (10 s). Appends
+/// that come meanwhile wait behind it.
 pub async fn strict_order(url: &str, on: bool) -> Result<Migrated, StoreError> {
     let sql = strict_order_schema(dialect(url)?, on)?;
     TABLES.migrate_and(url, sql).await
 }
 
-/// What [`strict_order`] runs, for your own migrations.
+/// The SQL that [`strict_order`] runs, for your own migrations.
 pub fn strict_order_schema(dialect: Dialect, on: bool) -> Result<&'static str, StoreError> {
     match dialect {
         Dialect::Postgres if on => Ok(include_str!("sql/postgres_strict_order.sql")),
@@ -87,17 +88,17 @@ pub fn strict_order_schema(dialect: Dialect, on: bool) -> Result<&'static str, S
         Dialect::Mysql | Dialect::Sqlite => Err(StoreError::new(
             ErrorKind::Misconfigured,
             Fate::NotApplied,
-            "strict order is for PostgreSQL: MySQL, MariaDB and SQLite keep the order of commits without it; leave it out",
+            "strict order is only for PostgreSQL: MySQL, MariaDB and SQLite keep the commit order anyway; leave it out",
         )),
     }
 }
 
-/// Which kind of database a URL names, if an outbox can be in it.
+/// The kind of database that a URL names, if it can hold an outbox.
 pub fn dialect(url: &str) -> Result<Dialect, StoreError> {
     TABLES.dialect(url)
 }
 
-/// The tables, for that dialect. Run it once, with your migrations, or let [`migrate`] do it.
+/// The SQL that creates the tables, in this dialect. Run it once, with your migrations, or let [`migrate`] do it.
 pub fn schema(dialect: Dialect) -> &'static str {
     match dialect {
         Dialect::Postgres => include_str!("sql/postgres.sql"),
@@ -110,7 +111,8 @@ pub fn schema(dialect: Dialect) -> &'static str {
 mod tests {
     use super::*;
 
-    /// Services in other languages bring their own SQLite, and Debian 12 has 3.40: `unixepoch('subsec')` came with 3.42.
+    /// Services in other languages bring their own SQLite, and Debian 12 has 3.40: `unixepoch('subsec')` came with
+    /// 3.42.
     #[test]
     fn rows_can_be_inserted_by_an_older_sqlite() {
         let tables = schema(Dialect::Sqlite);

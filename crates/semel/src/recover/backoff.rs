@@ -1,4 +1,4 @@
-//! When an intent that nobody knew about is asked about again.
+//! Backoff between lookups of an intent whose lookup did not know.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -7,7 +7,8 @@ use tokio::time::Instant;
 
 use crate::intent::identity::{Epoch, IntentId};
 
-/// Doubling pauses per intent, in bounded memory. What is not remembered is asked again, which costs a question.
+/// Exponential backoff per intent, in bounded memory. An intent that does not fit is looked up again in every pass,
+/// which costs a lookup and nothing else.
 pub(super) struct LookupBackoff {
     tried: HashMap<IntentId, Tried>,
     min: Duration,
@@ -16,7 +17,7 @@ pub(super) struct LookupBackoff {
 }
 
 struct Tried {
-    /// A new epoch is a new story: nobody has asked about that one yet.
+    /// A new epoch starts over: it has not been looked up yet.
     epoch: Epoch,
     times: u32,
     not_before: Instant,
@@ -31,7 +32,7 @@ impl LookupBackoff {
         self.tried.get(id).is_none_or(|tried| tried.epoch != epoch || tried.not_before <= now)
     }
 
-    /// Nobody knew: not again for a while, which doubles each time.
+    /// The lookup did not know: waits before the next one. The wait doubles each time.
     pub(super) fn put_off(&mut self, id: IntentId, epoch: Epoch, now: Instant) {
         let before = self.tried.get(&id).filter(|tried| tried.epoch == epoch);
         let times = before.map_or(0, |tried| tried.times.saturating_add(1));
@@ -39,7 +40,7 @@ impl LookupBackoff {
             return;
         }
         let longest = self.min.saturating_mul(1u32.checked_shl(times).unwrap_or(u32::MAX)).min(self.max);
-        // Only ever shorter than the pause said, so that the cap is one.
+        // Jitter only shortens the pause, so that `max` is a bound.
         let pause = longest.mul_f64(0.75 + fastrand::f64() * 0.25);
         self.tried.insert(id, Tried { epoch, times, not_before: now + pause });
     }
@@ -48,10 +49,11 @@ impl LookupBackoff {
         self.tried.remove(id);
     }
 
-    /// Forgets what has been due for so long that it would have been asked about if it were still there.
+    /// Forgets intents that have been due for longer than `max`: if they were still uncertain, they would have been
+    /// looked up meanwhile.
     pub(super) fn forget_gone(&mut self, now: Instant) {
-        let patience = self.max;
-        self.tried.retain(|_, tried| now < tried.not_before + patience);
+        let max = self.max;
+        self.tried.retain(|_, tried| now < tried.not_before + max);
     }
 }
 
@@ -68,36 +70,36 @@ mod tests {
 
     #[test]
     fn pauses_double_up_to_their_cap() {
-        let (mut pauses, mut now) = (LookupBackoff::new(MIN, MAX, 10), Instant::now());
-        assert!(pauses.is_due(&id(1), Epoch(1), now));
+        let (mut backoff, mut now) = (LookupBackoff::new(MIN, MAX, 10), Instant::now());
+        assert!(backoff.is_due(&id(1), Epoch(1), now));
         for longest_s in [10, 20, 40, 60, 60, 60] {
-            pauses.put_off(id(1), Epoch(1), now);
+            backoff.put_off(id(1), Epoch(1), now);
             let longest = Duration::from_secs(longest_s);
-            assert!(!pauses.is_due(&id(1), Epoch(1), now + longest * 7 / 10), "{longest_s}");
-            assert!(pauses.is_due(&id(1), Epoch(1), now + longest), "{longest_s}");
+            assert!(!backoff.is_due(&id(1), Epoch(1), now + longest * 7 / 10), "{longest_s}");
+            assert!(backoff.is_due(&id(1), Epoch(1), now + longest), "{longest_s}");
             now += longest;
         }
     }
 
     #[test]
     fn a_new_epoch_is_a_new_story() {
-        let (mut pauses, now) = (LookupBackoff::new(MIN, MAX, 10), Instant::now());
-        pauses.put_off(id(1), Epoch(1), now);
-        assert!(pauses.is_due(&id(1), Epoch(2), now));
-        pauses.forget(&id(1));
-        assert!(pauses.is_due(&id(1), Epoch(1), now));
+        let (mut backoff, now) = (LookupBackoff::new(MIN, MAX, 10), Instant::now());
+        backoff.put_off(id(1), Epoch(1), now);
+        assert!(backoff.is_due(&id(1), Epoch(2), now));
+        backoff.forget(&id(1));
+        assert!(backoff.is_due(&id(1), Epoch(1), now));
     }
 
     #[test]
     fn memory_is_bounded_and_gives_room_again() {
-        let (mut pauses, now) = (LookupBackoff::new(MIN, MAX, 2), Instant::now());
+        let (mut backoff, now) = (LookupBackoff::new(MIN, MAX, 2), Instant::now());
         for n in 0..5 {
-            pauses.put_off(id(n), Epoch(1), now);
+            backoff.put_off(id(n), Epoch(1), now);
         }
-        assert_eq!(pauses.tried.len(), 2);
-        pauses.forget_gone(now + MIN);
-        assert_eq!(pauses.tried.len(), 2, "it is asked about now");
-        pauses.forget_gone(now + MIN + MAX);
-        assert_eq!(pauses.tried.len(), 0);
+        assert_eq!(backoff.tried.len(), 2);
+        backoff.forget_gone(now + MIN);
+        assert_eq!(backoff.tried.len(), 2, "they are due now");
+        backoff.forget_gone(now + MIN + MAX);
+        assert_eq!(backoff.tried.len(), 0);
     }
 }

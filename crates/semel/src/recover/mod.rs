@@ -1,14 +1,14 @@
-//! What was left over: uncertain intents are looked up without waiting for a caller, expired records are forgotten.
+//! Background recovery: resolves uncertain intents without waiting for a caller, and deletes expired records.
 //!
 //! | module | what |
 //! |---|---|
-//! | [`Reconciler`] | walks uncertain and abandoned intents and asks each operation's [`Lookup`](crate::guard::Lookup) |
-//! | [`Report`] | what a run came to: settled, held, and the longest held |
-//! | `backoff` | when an intent that nobody knew about is asked about again |
-//! | [`Sweeper`] | forgets records whose retention is over, a bounded number a run |
+//! | [`Reconciler`] | lists uncertain and abandoned intents and calls their [`Lookup`](crate::guard::Lookup) |
+//! | [`Report`] | the result of a run: settled, still held, and the longest held |
+//! | `backoff` | when an intent whose lookup did not know is looked up again |
+//! | [`Sweeper`] | deletes records whose retention is over, a bounded number per run |
 //!
 //! Both are loops to spawn, one or several, in one or many processes: every change they make is fenced by the
-//! epoch they saw, so running them twice costs questions and changes nothing. Stop them by dropping them; a lookup
+//! epoch they read, so a second one costs extra lookups and changes nothing. Stop them by dropping them; a lookup
 //! only reads, and a decision is either recorded or not.
 
 mod backoff;
@@ -22,7 +22,7 @@ pub use sweep::{SweepLimits, Sweeper, Swept};
 
 use std::time::Duration;
 
-/// Between half and one and a half times `every`, so that many processes do not come at the same moment.
+/// Jitter: between half and one and a half times `every`, so that many processes do not run at the same moment.
 fn jittered(every: Duration) -> Duration {
     every.mul_f64(0.5 + fastrand::f64())
 }

@@ -1,4 +1,4 @@
-//! Uncertain intents, looked up without waiting for a caller.
+//! The reconcile loop: resolves uncertain intents without waiting for a caller.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use tracing::Instrument;
 use super::backoff::LookupBackoff;
 use super::jittered;
 use super::report::{HeldIntent, Report};
-use crate::guard::{Guarded, Held, LookedUp};
+use crate::guard::{Guarded, LookedUp, Unresolved};
 use crate::intent::policy::StoreTime;
 use crate::intent::state::State;
 use crate::observe::{Phase, names};
@@ -21,22 +21,22 @@ use crate::store::{Existing, Filter, PAGE_RECORDS_MAX, Page, Record, Store};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct ReconcileLimits {
-    /// How often to look, give or take a half.
+    /// How often to run, give or take a half.
     pub every: Duration,
     /// Records read by one request to the store.
     pub page_records: usize,
-    /// Records looked at in one run.
+    /// Records checked in one run.
     pub run_records_max: usize,
-    /// Lookups asked in one run.
+    /// Lookups called in one run.
     pub run_lookups_max: usize,
-    /// Lookups under way at once. How long each may take is the guard's
+    /// Lookups in flight at once. How long each may take is the guard's
     /// [`lookup_timeout`](crate::guard::Limits::lookup_timeout).
     pub lookups_at_once: usize,
-    /// How long an intent that nobody knew about is left alone, the first time; it doubles each time.
+    /// First backoff of an intent whose lookup did not know; it doubles each time.
     pub pause_min: Duration,
-    /// The longest such pause.
+    /// The longest backoff.
     pub pause_max: Duration,
-    /// Intents whose pauses are remembered. Beyond it, one is asked about in every pass.
+    /// Intents whose backoff is kept in memory. Further ones are looked up in every pass.
     pub pauses_max: usize,
 }
 
@@ -55,15 +55,15 @@ impl Default for ReconcileLimits {
     }
 }
 
-/// Walks the uncertain intents of some operations and asks their lookups: what is found is completed and replayed,
-/// what is not there after the settle delay is released, what nobody knows stays held and is reported.
+/// Lists the uncertain intents of some operations and calls their lookups. An intent that happened is completed and
+/// replayed; one not found after the settle delay is released; one still unknown stays held and is reported.
 ///
-/// - What is decided, and when a lookup may be believed, is decided where a caller's retry is: there is one rule.
-/// - Abandoned claims (lapsed ones of a protected effect) are looked up as well; a claimant is always faster.
-/// - An intent whose owner lives in this process is left to it.
-/// - Several of these may run, in any number of processes. Each looks again at an intent just before it asks, and
-///   starts somewhere else on the page, so that few lookups are asked twice; an answer about a record that has
-///   changed meanwhile is not taken.
+/// - The same code decides as for a caller's retry, so the same rules hold.
+/// - Abandoned claims (expired ones of a protected effect) are looked up as well; a claimant is always faster.
+/// - An intent whose owner runs in this process is left to it.
+/// - Several of these may run, in any number of processes. Each reads an intent again just before its lookup, and
+///   takes a page in random order, so that few lookups are called twice. An answer about a record that has changed
+///   meanwhile is not recorded.
 ///
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
@@ -91,57 +91,56 @@ impl Default for ReconcileLimits {
 pub struct Reconciler<S> {
     watched: Vec<Watched<S>>,
     limits: ReconcileLimits,
-    pauses: LookupBackoff,
-    /// Whose turn it is to come first: a run's limits are shared.
+    backoff: LookupBackoff,
+    /// Which operation comes first in the next run (round robin): all share the run's limits.
     turn: usize,
 }
 
 struct Watched<S> {
     operation: Guarded<S>,
-    /// Where the pass over this operation stands; `None` at its beginning.
+    /// Cursor of the pass over this operation; `None` at its beginning.
     after: Option<String>,
-    /// What the pass has found to be held so far.
+    /// Counts of the pass so far.
     pass: Report,
-    /// What the last whole pass found, for those who want to hear of changes only.
+    /// Held intents of the last whole pass: only an increase is logged.
     last_held: u64,
 }
 
-/// What is left of a run's limits.
-struct Left {
+struct RunBudget {
     records: usize,
     lookups: usize,
 }
 
-/// What became of one intent on a page.
-enum Asked {
-    Found(LookedUp),
-    /// It is not what the page showed any more.
+/// The result for one intent of a page.
+enum Resolved {
+    LookedUp(LookedUp),
+    /// It has changed since the page was read.
     Changed,
     StoreFailed,
 }
 
 impl<S: Store> Reconciler<S> {
-    /// Watches nothing yet.
+    /// Watches no operation yet.
     pub fn new() -> Self {
         let limits = ReconcileLimits::default();
-        Self { watched: Vec::new(), limits, pauses: pauses(&limits), turn: 0 }
+        Self { watched: Vec::new(), limits, backoff: backoff(&limits), turn: 0 }
     }
 
-    /// Watches an operation. One without a lookup is watched too: what is held there is counted and reported.
+    /// Watches an operation. One without a lookup can be watched too: its held intents are counted and reported.
     pub fn watch(mut self, operation: &Guarded<S>) -> Self {
         let operation = operation.clone();
         self.watched.push(Watched { operation, after: None, pass: Report::default(), last_held: 0 });
         self
     }
 
-    /// With other bounds than the usual ones.
+    /// Replaces the default limits.
     pub fn limits(mut self, limits: ReconcileLimits) -> Self {
         self.limits = limits;
-        self.pauses = pauses(&limits);
+        self.backoff = backoff(&limits);
         self
     }
 
-    /// Looks now and then, until dropped.
+    /// Runs periodically, until dropped.
     pub async fn run(mut self) {
         loop {
             tokio::time::sleep(jittered(self.limits.every)).await;
@@ -154,33 +153,33 @@ impl<S: Store> Reconciler<S> {
         }
     }
 
-    /// One run: each operation's pass goes on where the last run's limits ended it.
+    /// One run: each operation's pass continues where the last run's limits ended it.
     pub async fn run_once(&mut self) -> Report {
-        self.pauses.forget_gone(Instant::now());
+        self.backoff.forget_gone(Instant::now());
         let mut left =
-            Left { records: self.limits.run_records_max, lookups: self.limits.run_lookups_max.max(1) };
+            RunBudget { records: self.limits.run_records_max, lookups: self.limits.run_lookups_max.max(1) };
         let (mut report, operations) = (Report::default(), self.watched.len());
         for n in 0..operations {
             let at = (self.turn + n) % operations;
             let watched = &mut self.watched[at];
-            watched.go_on(&self.limits, &mut self.pauses, &mut left, &mut report).await;
+            watched.continue_pass(&self.limits, &mut self.backoff, &mut left, &mut report).await;
         }
         self.turn = self.turn.wrapping_add(1) % operations.max(1);
         report
     }
 }
 
-fn pauses(limits: &ReconcileLimits) -> LookupBackoff {
+fn backoff(limits: &ReconcileLimits) -> LookupBackoff {
     LookupBackoff::new(limits.pause_min, limits.pause_max, limits.pauses_max)
 }
 
 impl<S: Store> Watched<S> {
-    /// Page by page, until the pass is at its end or the run at its limits.
-    async fn go_on(
+    /// Goes page by page, until the pass is at its end or the run at its limits.
+    async fn continue_pass(
         &mut self,
         limits: &ReconcileLimits,
-        pauses: &mut LookupBackoff,
-        left: &mut Left,
+        backoff: &mut LookupBackoff,
+        left: &mut RunBudget,
         report: &mut Report,
     ) {
         loop {
@@ -190,7 +189,7 @@ impl<S: Store> Watched<S> {
                 return;
             }
             let Some(page) = self.page(limit, report).await else {
-                // Whatever is wrong, a cursor that leads nowhere must not be what we come back with.
+                // The cursor may be the cause, so the next run starts a new pass.
                 self.after = None;
                 self.pass = Report::default();
                 return;
@@ -198,10 +197,10 @@ impl<S: Store> Watched<S> {
             left.records = left.records.saturating_sub(page.records.len().max(1));
             let next = page.next.clone();
             let mut seen = Report::default();
-            let whole = self.settle(page, limits, pauses, left, &mut seen).await;
+            let whole = self.resolve_page(page, limits, backoff, left, &mut seen).await;
             report.add(&seen);
             if !whole {
-                // The same page again in the next run; what was asked about is settled or pauses then.
+                // The next run reads the same page; what was looked up is settled or in backoff by then.
                 report.more = true;
                 return;
             }
@@ -216,8 +215,8 @@ impl<S: Store> Watched<S> {
 
     async fn page(&self, limit: usize, report: &mut Report) -> Option<Page> {
         let mut states = vec![State::Uncertain];
-        // A protected effect whose owner is gone is no doubt to a caller, who runs it again; without a caller it
-        // can still be found out about.
+        // A caller runs a protected effect again when its owner is gone. Without a caller a lookup can still resolve
+        // it.
         if self.operation.of.policy.effect.may_rerun() && self.operation.of.lookup.is_some() {
             states.push(State::InProgress);
         }
@@ -233,18 +232,18 @@ impl<S: Store> Watched<S> {
             .inspect_err(|error| {
                 report.store_failures += 1;
                 let operation = self.operation.of.operation.as_str();
-                tracing::warn!(operation, %error, "uncertain intents could not be listed");
+                tracing::warn!(operation, %error, "uncertain intents could not be listed; the next run tries again");
             })
             .ok()
     }
 
-    /// Asks about what is due on a page. Says whether all of it was asked.
-    async fn settle(
+    /// Looks up the due intents of a page. Returns whether all of them were looked up.
+    async fn resolve_page(
         &self,
         page: Page,
         limits: &ReconcileLimits,
-        pauses: &mut LookupBackoff,
-        left: &mut Left,
+        backoff: &mut LookupBackoff,
+        left: &mut RunBudget,
         seen: &mut Report,
     ) -> bool {
         let now = page.now;
@@ -259,61 +258,61 @@ impl<S: Store> Watched<S> {
                 seen.hold(held(&record, now));
             } else if self.operation.settles_in(&record, now).is_some() {
                 seen.settling += 1;
-            } else if pauses.is_due(&id, record.head.epoch, Instant::now()) {
+            } else if backoff.is_due(&id, record.head.epoch, Instant::now()) {
                 due.push(record);
             } else {
                 seen.hold(held(&record, now));
             }
         }
-        // Whoever else reads the same page starts elsewhere.
+        // Another process that reads the same page starts elsewhere.
         fastrand::shuffle(&mut due);
         let whole = due.len() <= left.lookups;
         due.truncate(left.lookups);
         left.lookups -= due.len();
-        let mut asking = stream::iter(due.into_iter().map(|record| async move {
-            let found = self.find_out(&record, now).await;
-            (record, found)
+        let mut resolving = stream::iter(due.into_iter().map(|record| async move {
+            let resolved = self.resolve(&record, now).await;
+            (record, resolved)
         }))
         .buffer_unordered(limits.lookups_at_once.max(1));
-        while let Some((record, asked)) = asking.next().await {
+        while let Some((record, resolved)) = resolving.next().await {
             let (id, epoch) = (record.intent.id(), record.head.epoch);
-            seen.asked += u64::from(matches!(asked, Asked::Found(_)));
-            match asked {
-                Asked::Found(LookedUp::Applied) => seen.applied += 1,
-                Asked::Found(LookedUp::NotApplied) => seen.not_applied += 1,
-                Asked::Found(LookedUp::Overtaken) | Asked::Changed => seen.overtaken += 1,
-                // Not the intent's fault: it is asked about again in the next run.
-                Asked::StoreFailed | Asked::Found(LookedUp::Held(Held::NotRecorded)) => {
+            seen.asked += u64::from(matches!(resolved, Resolved::LookedUp(_)));
+            match resolved {
+                Resolved::LookedUp(LookedUp::Applied) => seen.applied += 1,
+                Resolved::LookedUp(LookedUp::NotApplied) => seen.not_applied += 1,
+                Resolved::LookedUp(LookedUp::Overtaken) | Resolved::Changed => seen.overtaken += 1,
+                // Not the intent's fault: it is looked up again in the next run, without backoff.
+                Resolved::StoreFailed | Resolved::LookedUp(LookedUp::Unresolved(Unresolved::NotRecorded)) => {
                     seen.store_failures += 1;
                     seen.hold(held(&record, now));
                 }
-                Asked::Found(LookedUp::Held(_)) => {
+                Resolved::LookedUp(LookedUp::Unresolved(_)) => {
                     seen.hold(held(&record, now));
-                    pauses.put_off(id, epoch, Instant::now());
+                    backoff.put_off(id, epoch, Instant::now());
                     continue;
                 }
             }
-            pauses.forget(&id);
+            backoff.forget(&id);
         }
         whole
     }
 
-    /// Asks about one intent, if it is still what the page showed. The page may be minutes old by now, and another
-    /// process may have been here.
-    async fn find_out(&self, listed: &Record, now: StoreTime) -> Asked {
+    /// Looks up one intent, if it has not changed since the page was read. The page may be minutes old by now, and
+    /// another process may have resolved it.
+    async fn resolve(&self, listed: &Record, now: StoreTime) -> Resolved {
         let store = self.operation.guard().store();
         let record = match self.operation.ask(Phase::Read, pin!(store.get(listed.intent.id()))).await {
             Ok(Some(record)) if record.head == listed.head => record,
-            Ok(_) => return Asked::Changed,
-            Err(_) => return Asked::StoreFailed,
+            Ok(_) => return Resolved::Changed,
+            Err(_) => return Resolved::StoreFailed,
         };
         let span = tracing::info_span!(
             names::SPAN_LOOKUP,
             idempotency.operation = self.operation.of.operation.as_str()
         );
-        // The page's clock, not a later one: it can only make the settle delay look longer than it was.
+        // The page's time, not a later one: it can only make a lookup later, never too early.
         let existing = Existing { record: record.into(), now, other_recipe: false };
-        Asked::Found(self.operation.look_up(existing).instrument(span).await)
+        Resolved::LookedUp(self.operation.look_up(existing).instrument(span).await)
     }
 
     fn end_of_pass(&mut self) {
@@ -325,7 +324,7 @@ impl<S: Store> Watched<S> {
                 operation = self.operation.of.operation.as_str(),
                 held = pass.held,
                 oldest_s = oldest_ms / 1_000,
-                "intents are held: nobody knows whether they happened; see `semel ls --state uncertain`"
+                "it is not known whether some intents took effect; see `semel ls --state uncertain`"
             );
         }
         self.last_held = pass.held;

@@ -1,39 +1,39 @@
-//! What a run came to.
+//! The result of a run.
 
 use crate::intent::identity::{IntentId, Operation};
 
 /// An intent that stays uncertain.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct HeldIntent {
-    /// Which.
+    /// The intent.
     pub id: IntentId,
-    /// Of which operation.
+    /// Its operation.
     pub operation: Operation,
-    /// For how long it has been uncertain, in ms by the store's clock.
+    /// How long it has been uncertain, in ms by the store's clock.
     pub held_ms: u64,
 }
 
-/// What one run of the [`Reconciler`](super::Reconciler) came to.
+/// The result of one run of the [`Reconciler`](super::Reconciler).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Report {
-    /// Lookups asked.
+    /// Lookups called.
     pub asked: u64,
-    /// Found: completed now, and replayed from now on.
+    /// It happened: completed now, and replayed from now on.
     pub applied: u64,
-    /// Not there and settled: released, the same key may run.
+    /// It did not happen: released, the same key may run again.
     pub not_applied: u64,
-    /// Settled by the owner, a caller, another process or a person while this run looked.
+    /// Settled by the owner, a caller, another process or a person during this run.
     pub overtaken: u64,
-    /// Still unknown and held: the lookup did not know now or is not asked again yet, or there is none.
+    /// Still uncertain: the lookup did not know, is in backoff, or there is none.
     pub held: u64,
-    /// Uncertain too short a time for a lookup to be believed.
+    /// Still within the settle delay, when a lookup is not trusted yet.
     pub settling: u64,
-    /// Requests the store did not answer. What they were about is looked at again in the next run.
+    /// Requests that the store failed. Their intents are checked again in the next run.
     pub store_failures: u64,
-    /// A limit of the run ended it; the next one goes on from there.
+    /// A limit ended the run; the next run continues from there.
     pub more: bool,
-    /// The longest held of those this run has seen.
+    /// The longest held intent of this run.
     pub oldest_held: Option<HeldIntent>,
 }
 
@@ -50,7 +50,7 @@ impl Report {
         }
     }
 
-    /// Both together; [`more`](Self::more) is the run's own affair.
+    /// Adds the counts; the run itself sets [`more`](Self::more).
     pub(super) fn add(&mut self, seen: &Self) {
         self.asked += seen.asked;
         self.applied += seen.applied;

@@ -1,4 +1,4 @@
-//! Forgetting what may be forgotten.
+//! Retention: deletes expired records.
 
 use std::time::Duration;
 
@@ -8,9 +8,9 @@ use super::jittered;
 use crate::guard::Guard;
 use crate::store::{ErrorKind, Fate, Store, StoreError};
 
-/// How long one batch may take before it is left to itself.
+/// How long one batch may take before it counts as in doubt.
 const BATCH_WAIT: Duration = Duration::from_secs(60);
-/// The pause after a run that left something: others get their turn, and a backlog still goes away.
+/// The pause after a run that left records: other work gets its turn, and a backlog still goes away.
 const PAUSE_WITH_MORE: Duration = Duration::from_secs(1);
 
 /// Bounds of a [`Sweeper`].
@@ -19,11 +19,11 @@ const PAUSE_WITH_MORE: Duration = Duration::from_secs(1);
 pub struct SweepLimits {
     /// How often to sweep, give or take a half.
     pub every: Duration,
-    /// Records forgotten by one request to the store: claims wait no longer than that takes.
+    /// Records deleted by one request to the store: claims wait no longer than that takes.
     pub batch_records: usize,
-    /// Records forgotten in one run.
+    /// Records deleted in one run.
     pub run_records_max: usize,
-    /// How long one run may go on.
+    /// How long one run may take.
     pub run_time_max: Duration,
 }
 
@@ -38,17 +38,17 @@ impl Default for SweepLimits {
     }
 }
 
-/// What a run has forgotten.
+/// The result of one run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Swept {
-    /// How many records.
+    /// Records deleted.
     pub records: usize,
-    /// A bound ended the run; there is more.
+    /// A limit ended the run; there are more.
     pub more: bool,
 }
 
-/// Forgets records whose retention is over, now and then. Live claims and uncertain intents are never touched:
-/// [`Store::sweep`] does not know them.
+/// Periodically deletes records whose retention is over. [`Store::sweep`] never deletes live claims and uncertain
+/// intents.
 ///
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
@@ -71,13 +71,13 @@ impl<S: Store> Sweeper<S> {
         Self { guard: guard.clone(), limits: SweepLimits::default() }
     }
 
-    /// With other bounds than the usual ones.
+    /// Replaces the default limits.
     pub fn limits(mut self, limits: SweepLimits) -> Self {
         self.limits = limits;
         self
     }
 
-    /// Sweeps until nothing is left or a bound is reached. After an error, what was forgotten before it stays so.
+    /// Sweeps until nothing is left or a limit is reached. Records deleted before an error stay deleted.
     pub async fn run_once(&self) -> Result<Swept, StoreError> {
         let SweepLimits { batch_records, run_records_max, run_time_max, .. } = self.limits;
         let (began, mut records) = (Instant::now(), 0);
@@ -96,12 +96,12 @@ impl<S: Store> Sweeper<S> {
             if swept < batch {
                 return Ok(Swept { records, more: false });
             }
-            // A store that answers without waiting must not keep the thread.
+            // A store that answers without waiting must not block the thread.
             tokio::task::yield_now().await;
         }
     }
 
-    /// Sweeps now and then, until dropped.
+    /// Sweeps periodically, until dropped.
     pub async fn run(self) {
         let mut pause = jittered(self.limits.every);
         loop {
@@ -110,14 +110,14 @@ impl<S: Store> Sweeper<S> {
             match self.run_once().await {
                 Ok(swept) => {
                     if swept.records > 0 {
-                        tracing::debug!(records = swept.records, "forgot what had expired");
+                        tracing::debug!(records = swept.records, "deleted expired records");
                     }
                     if swept.more {
                         pause = pause.min(PAUSE_WITH_MORE);
                     }
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "outcomes whose retention is over could not be forgotten")
+                    tracing::warn!(%error, "expired records could not be deleted; the next sweep tries again")
                 }
             }
         }

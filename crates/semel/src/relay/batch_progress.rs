@@ -1,11 +1,11 @@
-//! Which events of a batch may go now, and what the sink's answers mean for the rest. Pure.
+//! Decides which events of a batch may be sent now, and what the sink's results mean for the rest. Pure.
 //!
-//! The order of a key holds over topics, but within one call a sink keeps it only for events of one topic. So of each
-//! key the events up to the first change of topic go in one wave, and what comes after waits until they are confirmed.
+//! A key keeps its order across topics, but a sink keeps it only within one topic of a call. So a round sends the
+//! events of a key up to the first change of topic; later ones wait until these are confirmed.
 //!
-//! An event that fails is given up after `tries_max` tries for which it is to [blame](super::blame). Where nothing gets
-//! through for long the batch is read past: all that fails is set aside. Events that were parked before and fail again are
-//! parked again at once: they have had their tries, and come back by themselves.
+//! An event is parked after `tries_max` failed attempts (max attempts) for which it is to [blame](super::blame). If
+//! nothing gets through for long, the relay skips the batch: everything that fails is parked. An event that was parked
+//! before and fails again is parked at once: it has used up its attempts, and is retried later by itself.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -16,44 +16,44 @@ use super::options::{Poison, RelayOptions};
 use super::outbox_reader::{Batch, Settled};
 use crate::sink::{Published, SinkError};
 
-/// A batch on its way.
+/// The progress of one batch.
 pub(super) struct BatchProgress<'a> {
     events: Vec<EventState<'a>>,
     poison: Poison,
     tries_max: u32,
     suspects_max: usize,
     is_retry: bool,
-    /// Calls to the sink so far.
+    /// Number of calls to the sink so far.
     calls: u32,
-    /// The last of them that confirmed anything.
+    /// The last call that confirmed anything.
     confirmed_in: Option<u32>,
-    /// Since when nothing was confirmed, and the calls since then.
+    /// Since when nothing was confirmed, and the number of calls since then.
     stalled: Option<(Instant, u32)>,
-    /// Topics of which something was confirmed.
+    /// Topics with at least one confirmed event.
     taken: BTreeSet<&'a str>,
 }
 
 struct EventState<'a> {
-    /// Events with the same number keep their order; `None` has none to keep.
+    /// Events with the same number keep their order. `None`: no order.
     key: Option<usize>,
     topic: &'a str,
-    /// The call in which it was tried and failed first.
+    /// The call in which the event first failed.
     first_failed: Option<u32>,
-    /// Failures for which it was to blame.
+    /// Failures for which the event was to blame.
     failures: u32,
     settled: Option<Settled>,
 }
 
-/// What a call to the sink brought.
+/// The result of one call to the sink.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct RoundResult {
     pub(super) confirmed: usize,
     pub(super) parked: usize,
-    /// Keys that were set aside because nothing gets through.
+    /// Keys that were parked because nothing gets through.
     pub(super) read_past: usize,
-    /// Another relay has taken the sink over.
+    /// Another relay has taken over the sink.
     pub(super) fenced: Option<SinkError>,
-    /// What the first failure said.
+    /// The first failure.
     pub(super) failure: Option<SinkError>,
 }
 
@@ -66,7 +66,7 @@ impl<'a> BatchProgress<'a> {
             let settled = pending.held.then_some(Settled::Held);
             EventState { key, topic: pending.event.topic(), first_failed: None, failures: 0, settled }
         });
-        let mut waves = Self {
+        let mut progress = Self {
             events: events.collect(),
             poison: options.poison,
             tries_max: if batch.is_retry { 1 } else { options.tries_max },
@@ -78,27 +78,27 @@ impl<'a> BatchProgress<'a> {
             taken: BTreeSet::new(),
         };
         for (at, pending) in batch.events.iter().enumerate().filter(|(_, pending)| !pending.held) {
-            if let (Some(reason), None) = (&pending.unreadable, &waves.events[at].settled) {
-                waves.park(at, &SinkError::not_published(reason.clone()), true);
+            if let (Some(reason), None) = (&pending.unreadable, &progress.events[at].settled) {
+                progress.park(at, &SinkError::not_published(reason.clone()), true);
             }
         }
-        waves
+        progress
     }
 
-    /// The places of those that may go now, in order. Empty when all is settled.
+    /// Indexes of the events that may be sent now, in order. Empty when all are settled.
     pub(super) fn ready(&self) -> Vec<usize> {
         let mut topics: HashMap<usize, &str> = HashMap::new();
         let mut closed = HashSet::new();
         let mut ready = Vec::new();
-        for (at, going) in self.events.iter().enumerate() {
-            if going.settled.is_some() {
+        for (at, state) in self.events.iter().enumerate() {
+            if state.settled.is_some() {
                 continue;
             }
-            if let Some(key) = going.key {
+            if let Some(key) = state.key {
                 if closed.contains(&key) {
                     continue;
                 }
-                if *topics.entry(key).or_insert(going.topic) != going.topic {
+                if *topics.entry(key).or_insert(state.topic) != state.topic {
                     closed.insert(key);
                     continue;
                 }
@@ -108,98 +108,98 @@ impl<'a> BatchProgress<'a> {
         ready
     }
 
-    /// The places of all that is not settled, in order.
+    /// Indexes of all events that are not settled, in order.
     pub(super) fn open(&self) -> Vec<usize> {
-        let open = self.events.iter().enumerate().filter(|(_, going)| going.settled.is_none());
+        let open = self.events.iter().enumerate().filter(|(_, state)| state.settled.is_none());
         open.map(|(at, _)| at).collect()
     }
 
     pub(super) fn is_confirmed(&self, at: usize) -> bool {
-        self.events.get(at).is_some_and(|going| going.settled == Some(Settled::Confirmed))
+        self.events.get(at).is_some_and(|state| state.settled == Some(Settled::Confirmed))
     }
 
-    /// Takes the sink's answers for the events at these places. An answer that is missing is a failure.
-    pub(super) fn fold(
+    /// Applies the sink's results for the events at these indexes. A missing result counts as a failure in doubt.
+    pub(super) fn apply(
         &mut self,
         sent: &[usize],
         answers: Vec<Published>,
         now: Instant,
         blame: &mut Blame,
     ) -> RoundResult {
-        let mut folded = RoundResult::default();
+        let mut result = RoundResult::default();
         let mut failed: Vec<(usize, SinkError)> = Vec::new();
         let mut failed_keys = HashSet::new();
         let mut taken = BTreeSet::new();
         self.calls += 1;
         let silent =
-            || Published::Failed(SinkError::maybe_published("the sink gave no answer for the event"));
+            || Published::Failed(SinkError::maybe_published("the sink returned no result for the event"));
         let answers = answers.into_iter().map(Some).chain(std::iter::repeat(None));
         for (&at, answer) in sent.iter().zip(answers) {
-            let Some((key, topic)) = self.events.get(at).map(|going| (going.key, going.topic)) else {
+            let Some((key, topic)) = self.events.get(at).map(|state| (state.key, state.topic)) else {
                 continue;
             };
-            // The events behind one of their key failed because it did; they are not to blame.
+            // Later events of the key failed because the first one did; they are not to blame.
             let mut is_first = || key.is_none_or(|key| failed_keys.insert(key));
             match answer.unwrap_or_else(silent) {
                 Published::Confirmed => {
-                    folded.confirmed += 1;
+                    result.confirmed += 1;
                     taken.insert(topic);
                     self.settle(at, Settled::Confirmed);
                 }
                 Published::Failed(error) | Published::Refused(error) if error.is_fenced() => {
-                    folded.fenced.get_or_insert(error);
+                    result.fenced.get_or_insert(error);
                 }
                 Published::Failed(error) => {
                     if is_first() {
                         failed.push((at, error.clone()));
                     }
-                    folded.failure.get_or_insert(error);
+                    result.failure.get_or_insert(error);
                 }
                 Published::Refused(error) => {
                     if is_first() {
-                        folded.parked += 1;
+                        result.parked += 1;
                         self.park(at, &error, true);
                     }
                 }
             }
         }
-        if folded.confirmed > 0 {
+        if result.confirmed > 0 {
             self.confirmed_in = Some(self.calls);
             self.stalled = None;
             blame.succeeded(taken.iter().copied());
             self.taken.append(&mut taken);
         }
-        let unsettled = self.give_up_the_guilty(failed, &mut folded, blame);
-        self.read_past_if_stalled(&unsettled, now, &mut folded, blame);
-        folded
+        let unsettled = self.park_blamed(failed, &mut result, blame);
+        self.read_past_if_stalled(&unsettled, now, &mut result, blame);
+        result
     }
 
-    /// Parks what has failed too often and is to blame for it. Returns what is not settled.
-    fn give_up_the_guilty(
+    /// Parks the events that used up their attempts and are to blame. Returns the other failed events.
+    fn park_blamed(
         &mut self,
         failed: Vec<(usize, SinkError)>,
-        folded: &mut RoundResult,
+        result: &mut RoundResult,
         blame: &mut Blame,
     ) -> Vec<(usize, SinkError)> {
         let mut unsettled = Vec::new();
         for (at, error) in failed {
-            let Some(going) = self.events.get_mut(at) else { continue };
-            // One that was not tried gets another call, unless the calls get nowhere.
-            let is_tried = !error.is_not_tried() || (self.is_retry && folded.confirmed == 0);
+            let Some(state) = self.events.get_mut(at) else { continue };
+            // An event that was not sent gets another call, unless the calls confirm nothing.
+            let is_tried = !error.is_not_tried() || (self.is_retry && result.confirmed == 0);
             if is_tried {
-                let first_failed = *going.first_failed.get_or_insert(self.calls);
+                let first_failed = *state.first_failed.get_or_insert(self.calls);
                 let to_blame = self.is_retry
                     || error.is_of_one_place()
                     || self.confirmed_in.is_some_and(|confirmed| confirmed >= first_failed)
-                    || blame.is_failing(going.topic);
-                going.failures += u32::from(to_blame);
+                    || blame.is_failing(state.topic);
+                state.failures += u32::from(to_blame);
             }
-            let topic = going.topic;
-            if going.failures < self.tries_max {
+            let topic = state.topic;
+            if state.failures < self.tries_max {
                 unsettled.push((at, error));
                 continue;
             }
-            folded.parked += 1;
+            result.parked += 1;
             if self.confirmed_in.is_some() && !self.taken.contains(topic) {
                 blame.parked(topic);
             }
@@ -208,15 +208,15 @@ impl<'a> BatchProgress<'a> {
         unsettled
     }
 
-    /// Sets these aside if nothing was confirmed for long.
+    /// Parks these events if nothing was confirmed for long.
     fn read_past_if_stalled(
         &mut self,
         failed: &[(usize, SinkError)],
         now: Instant,
-        folded: &mut RoundResult,
+        result: &mut RoundResult,
         blame: &mut Blame,
     ) {
-        if folded.confirmed > 0 || failed.is_empty() {
+        if result.confirmed > 0 || failed.is_empty() {
             return;
         }
         let (since, calls) = self.stalled.get_or_insert((now, 0));
@@ -226,37 +226,37 @@ impl<'a> BatchProgress<'a> {
         if calls < self.tries_max || !is_over {
             return;
         }
-        let topics = failed.iter().filter_map(|(at, _)| self.events.get(*at)).map(|going| going.topic);
+        let topics = failed.iter().filter_map(|(at, _)| self.events.get(*at)).map(|state| state.topic);
         blame.set_aside(topics);
-        folded.read_past = failed.len();
+        result.read_past = failed.len();
         for (at, error) in failed {
             self.park(*at, error, false);
         }
     }
 
-    /// What became of each, once [`ready`](Self::ready) is empty.
+    /// The outcome of each event, once [`ready`](Self::ready) is empty.
     pub(super) fn settled(self) -> Vec<Settled> {
-        // None is open then. Held is what keeps an event.
-        self.events.into_iter().map(|going| going.settled.unwrap_or(Settled::Held)).collect()
+        // All are settled by then. Held is safe: it keeps the event.
+        self.events.into_iter().map(|state| state.settled.unwrap_or(Settled::Held)).collect()
     }
 
     pub(super) fn settle(&mut self, at: usize, settled: Settled) {
-        if let Some(going) = self.events.get_mut(at) {
-            going.settled = Some(settled);
+        if let Some(state) = self.events.get_mut(at) {
+            state.settled = Some(settled);
         }
     }
 
     pub(super) fn park(&mut self, at: usize, error: &SinkError, for_good: bool) {
-        let Some((key, first_failed)) = self.events.get(at).map(|going| (going.key, going.first_failed))
+        let Some((key, first_failed)) = self.events.get(at).map(|state| (state.key, state.first_failed))
         else {
             return;
         };
         let alone = self.poison == Poison::ParksItself || key.is_none();
         self.settle(at, Settled::Parked { error: error.to_string(), for_good, alone });
         if alone {
-            // The next of its key is judged by what was confirmed since the key first failed, or each would be waited for anew.
+            // The key's next event inherits `first_failed`, or the relay would wait anew for each.
             let next =
-                |going: &&mut EventState<'_>| key.is_some() && going.key == key && going.settled.is_none();
+                |state: &&mut EventState<'_>| key.is_some() && state.key == key && state.settled.is_none();
             if let Some(next) = self.events.iter_mut().skip(at + 1).find(next) {
                 next.first_failed = next.first_failed.or(first_failed);
             }

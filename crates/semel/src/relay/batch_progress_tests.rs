@@ -7,31 +7,31 @@ use super::*;
 use crate::outbox::Event;
 use crate::relay::outbox_reader::{OutboxLineage, Pending, Position};
 
-/// A batch on its way, with a clock of its own.
+/// The progress of a batch, with its own clock.
 struct Trial<'a> {
-    waves: BatchProgress<'a>,
+    progress: BatchProgress<'a>,
     blame: Blame,
     now: Instant,
 }
 
 impl<'a> Trial<'a> {
     fn new(batch: &'a Batch, options: &RelayOptions) -> Self {
-        Self { waves: BatchProgress::new(batch, options), blame: Blame::default(), now: Instant::now() }
+        Self { progress: BatchProgress::new(batch, options), blame: Blame::default(), now: Instant::now() }
     }
 
     fn ready(&self) -> Vec<usize> {
-        self.waves.ready()
+        self.progress.ready()
     }
 
-    fn fold(&mut self, sent: &[usize], answers: Vec<Published>) -> RoundResult {
-        self.waves.fold(sent, answers, self.now, &mut self.blame)
+    fn apply(&mut self, sent: &[usize], answers: Vec<Published>) -> RoundResult {
+        self.progress.apply(sent, answers, self.now, &mut self.blame)
     }
 
-    /// All that is ready fails.
+    /// All ready events fail.
     fn all_fail(&mut self, after_ms: u64) -> RoundResult {
         self.now += Duration::from_millis(after_ms);
         let ready = self.ready();
-        self.fold(&ready, ready.iter().map(|_| failed()).collect())
+        self.apply(&ready, ready.iter().map(|_| failed()).collect())
     }
 }
 
@@ -49,7 +49,7 @@ fn batch(events: &[(&str, &str)]) -> Batch {
     of(events.iter().map(|(key, topic)| pending((!key.is_empty()).then_some(*key), topic)).collect())
 }
 
-/// So many keys, one event each.
+/// This many keys, one event each.
 fn keys(count: usize) -> Batch {
     of((0..count).map(|n| pending(Some(&n.to_string()), "t")).collect())
 }
@@ -76,10 +76,10 @@ fn one_that_cannot_be_read_is_parked_and_never_sent() {
         odd(None),
         Pending { held: true, ..odd(Some("c")) },
     ]);
-    let mut waves = Trial::new(&batch, &RelayOptions::default());
-    assert_eq!(waves.ready(), [2]);
-    waves.fold(&[2], vec![Published::Confirmed]);
-    let settled = waves.waves.settled();
+    let mut trial = Trial::new(&batch, &RelayOptions::default());
+    assert_eq!(trial.ready(), [2]);
+    trial.apply(&[2], vec![Published::Confirmed]);
+    let settled = trial.progress.settled();
     assert_eq!(settled[0], parked("no text", true, false));
     assert_eq!(settled[1..3], [Settled::Held, Settled::Confirmed]);
     assert_eq!(settled[3..], [parked("no text", true, true), Settled::Held]);
@@ -88,146 +88,146 @@ fn one_that_cannot_be_read_is_parked_and_never_sent() {
 #[test]
 fn a_key_waits_where_its_topic_changes() {
     let batch = batch(&[("a", "t"), ("a", "t"), ("b", "u"), ("a", "u"), ("a", "t"), ("", "u")]);
-    let mut waves = Trial::new(&batch, &RelayOptions::default());
-    assert_eq!(waves.ready(), [0, 1, 2, 5]);
-    waves.fold(
+    let mut trial = Trial::new(&batch, &RelayOptions::default());
+    assert_eq!(trial.ready(), [0, 1, 2, 5]);
+    trial.apply(
         &[0, 1, 2, 5],
         vec![Published::Confirmed, failed(), Published::Confirmed, Published::Confirmed],
     );
-    assert_eq!(waves.ready(), [1]);
-    waves.fold(&[1], vec![Published::Confirmed]);
-    assert_eq!(waves.ready(), [3]);
-    waves.fold(&[3], vec![Published::Confirmed]);
-    assert_eq!(waves.ready(), [4]);
-    waves.fold(&[4], vec![Published::Confirmed]);
-    assert!(waves.ready().is_empty());
-    assert_eq!(waves.waves.settled(), vec![Settled::Confirmed; 6]);
+    assert_eq!(trial.ready(), [1]);
+    trial.apply(&[1], vec![Published::Confirmed]);
+    assert_eq!(trial.ready(), [3]);
+    trial.apply(&[3], vec![Published::Confirmed]);
+    assert_eq!(trial.ready(), [4]);
+    trial.apply(&[4], vec![Published::Confirmed]);
+    assert!(trial.ready().is_empty());
+    assert_eq!(trial.progress.settled(), vec![Settled::Confirmed; 6]);
 }
 
 #[test]
 fn a_refused_event_holds_its_key_or_only_itself() {
     let events = batch(&[("a", "t"), ("a", "t"), ("b", "t"), ("a", "t"), ("", "t")]);
     let answers = || vec![Published::Confirmed, refused(), Published::Confirmed, failed(), refused()];
-    let mut waves = Trial::new(&events, &RelayOptions::default());
-    let folded = waves.fold(&waves.ready(), answers());
-    assert_eq!((folded.confirmed, folded.parked), (2, 2));
-    assert!(waves.ready().is_empty());
+    let mut trial = Trial::new(&events, &RelayOptions::default());
+    let result = trial.apply(&trial.ready(), answers());
+    assert_eq!((result.confirmed, result.parked), (2, 2));
+    assert!(trial.ready().is_empty());
     let (behind, alone) = (parked("too large", true, false), parked("too large", true, true));
     let settled = [Settled::Confirmed, behind, Settled::Confirmed, Settled::Held, alone.clone()];
-    assert_eq!(waves.waves.settled(), settled);
+    assert_eq!(trial.progress.settled(), settled);
 
-    let mut waves = Trial::new(&events, &RelayOptions::default().poison(Poison::ParksItself));
-    waves.fold(&waves.ready(), answers());
-    assert_eq!(waves.ready(), [3]);
-    waves.fold(&[3], vec![Published::Confirmed]);
+    let mut trial = Trial::new(&events, &RelayOptions::default().poison(Poison::ParksItself));
+    trial.apply(&trial.ready(), answers());
+    assert_eq!(trial.ready(), [3]);
+    trial.apply(&[3], vec![Published::Confirmed]);
     let settled = [Settled::Confirmed, alone.clone(), Settled::Confirmed, Settled::Confirmed, alone];
-    assert_eq!(waves.waves.settled(), settled);
+    assert_eq!(trial.progress.settled(), settled);
 }
 
 #[test]
 fn an_event_that_fails_too_often_is_parked_but_not_while_the_sink_is_down() {
     let options = RelayOptions::default().tries_max(3).suspects_max(1);
     let batch = batch(&[("a", "t"), ("a", "t"), ("b", "t")]);
-    let mut waves = Trial::new(&batch, &options);
-    // Nothing gets through: that may be the sink.
+    let mut trial = Trial::new(&batch, &options);
+    // Nothing gets through: the sink may be down.
     for _ in 0..100 {
-        assert_eq!(waves.all_fail(10).parked, 0);
+        assert_eq!(trial.all_fail(10).parked, 0);
     }
-    waves.fold(&[0, 1, 2], vec![failed(), failed(), Published::Confirmed]);
-    waves.all_fail(10);
-    assert_eq!(waves.ready(), [0, 1]);
-    assert_eq!(waves.all_fail(10).parked, 1);
-    assert_eq!(waves.waves.settled(), [parked("down", false, false), Settled::Held, Settled::Confirmed]);
+    trial.apply(&[0, 1, 2], vec![failed(), failed(), Published::Confirmed]);
+    trial.all_fail(10);
+    assert_eq!(trial.ready(), [0, 1]);
+    assert_eq!(trial.all_fail(10).parked, 1);
+    assert_eq!(trial.progress.settled(), [parked("down", false, false), Settled::Held, Settled::Confirmed]);
 }
 
-/// How many fail decides nothing: not over after a hundred thousand calls with nine, over after three with eight.
+/// The number of failing events must not decide: nine once never ended in 100,000 calls, eight after three.
 #[test]
 fn however_many_fail_they_are_to_blame_once_others_got_through() {
     for failing in [1, 8, 9, 50, 1_000] {
         let batch = keys(failing + 100);
-        let mut waves = Trial::new(&batch, &RelayOptions::default());
+        let mut trial = Trial::new(&batch, &RelayOptions::default());
         let answers = (0..failing + 100).map(|n| if n < failing { failed() } else { Published::Confirmed });
-        assert_eq!(waves.fold(&waves.ready(), answers.collect()).confirmed, 100);
-        assert_eq!(waves.all_fail(1).parked, 0, "{failing}");
-        assert_eq!(waves.all_fail(1).parked, failing);
-        assert!(waves.ready().is_empty());
+        assert_eq!(trial.apply(&trial.ready(), answers.collect()).confirmed, 100);
+        assert_eq!(trial.all_fail(1).parked, 0, "{failing}");
+        assert_eq!(trial.all_fail(1).parked, failing);
+        assert!(trial.ready().is_empty());
     }
 }
 
 #[test]
 fn where_nothing_gets_through_the_batch_is_read_past_after_a_while() {
-    // Keys, and the milliseconds at which they are read past: more than eight look like an outage.
+    // Keys, and the milliseconds after which they are skipped: more than eight look like an outage.
     for (count, at_ms) in [(1, 125), (8, 1_000), (9, 30_000), (480, 60_000), (4_000, 60_000)] {
         let batch = keys(count);
-        let mut waves = Trial::new(&batch, &RelayOptions::default());
+        let mut trial = Trial::new(&batch, &RelayOptions::default());
         for after_ms in [0, 1, 1, at_ms - 3] {
-            let folded = waves.all_fail(after_ms);
-            assert_eq!((folded.read_past, folded.parked), (0, 0), "{count}");
+            let result = trial.all_fail(after_ms);
+            assert_eq!((result.read_past, result.parked), (0, 0), "{count}");
         }
-        assert_eq!(waves.all_fail(1).read_past, count);
-        assert!(waves.ready().is_empty());
+        assert_eq!(trial.all_fail(1).read_past, count);
+        assert!(trial.ready().is_empty());
     }
-    // Not before it had its tries, however long a call takes.
+    // Not before its attempts are used up, however long a call takes.
     let batch = keys(1);
-    let mut waves = Trial::new(&batch, &RelayOptions::default().tries_max(3));
-    assert_eq!(waves.all_fail(30_000).read_past, 0);
-    assert_eq!(waves.all_fail(30_000).read_past, 0);
-    assert_eq!(waves.all_fail(30_000).read_past, 1);
-    // And never if that is asked for.
-    let mut waves = Trial::new(&batch, &RelayOptions::default().suspects_max(0));
-    assert!((0..10_000).all(|_| waves.all_fail(60_000).read_past == 0));
+    let mut trial = Trial::new(&batch, &RelayOptions::default().tries_max(3));
+    assert_eq!(trial.all_fail(30_000).read_past, 0);
+    assert_eq!(trial.all_fail(30_000).read_past, 0);
+    assert_eq!(trial.all_fail(30_000).read_past, 1);
+    // Never, if configured so.
+    let mut trial = Trial::new(&batch, &RelayOptions::default().suspects_max(0));
+    assert!((0..10_000).all(|_| trial.all_fail(60_000).read_past == 0));
 }
 
 #[test]
 fn a_topic_that_was_read_past_is_to_blame_once_another_gets_through() {
     let options = RelayOptions::default().tries_max(2);
     let (away, there) = (batch(&[("a", "away"), ("b", "away")]), batch(&[("c", "there")]));
-    let mut waves = Trial::new(&away, &options);
-    waves.all_fail(0);
-    assert_eq!(waves.all_fail(250).read_past, 2);
-    let blame = waves.blame;
-    let mut waves = Trial { blame, ..Trial::new(&there, &options) };
-    waves.fold(&[0], vec![Published::Confirmed]);
-    let blame = waves.blame;
-    let mut waves = Trial { blame, ..Trial::new(&away, &options) };
-    assert_eq!(waves.all_fail(0).parked, 0);
-    let folded = waves.all_fail(0);
-    assert_eq!((folded.parked, folded.read_past), (2, 0));
+    let mut trial = Trial::new(&away, &options);
+    trial.all_fail(0);
+    assert_eq!(trial.all_fail(250).read_past, 2);
+    let blame = trial.blame;
+    let mut trial = Trial { blame, ..Trial::new(&there, &options) };
+    trial.apply(&[0], vec![Published::Confirmed]);
+    let blame = trial.blame;
+    let mut trial = Trial { blame, ..Trial::new(&away, &options) };
+    assert_eq!(trial.all_fail(0).parked, 0);
+    let result = trial.all_fail(0);
+    assert_eq!((result.parked, result.read_past), (2, 0));
 }
 
 #[test]
 fn what_was_parked_before_is_parked_again_at_once() {
     let mut batch = keys(9);
     batch.is_retry = true;
-    let mut waves = Trial::new(&batch, &RelayOptions::default());
-    assert_eq!(waves.all_fail(0).parked, 9);
-    assert!(waves.ready().is_empty());
-    // One that was not tried gets another call as long as the calls get anywhere.
+    let mut trial = Trial::new(&batch, &RelayOptions::default());
+    assert_eq!(trial.all_fail(0).parked, 9);
+    assert!(trial.ready().is_empty());
+    // An event that was not sent gets another call as long as the calls confirm anything.
     let unsent = || Published::Failed(SinkError::not_tried("no time was left"));
-    let mut waves = Trial::new(&batch, &RelayOptions::default());
+    let mut trial = Trial::new(&batch, &RelayOptions::default());
     let answers = (0..9).map(|n| if n == 0 { Published::Confirmed } else { unsent() });
-    assert_eq!(waves.fold(&waves.ready(), answers.collect()).parked, 0);
-    assert_eq!(waves.fold(&waves.ready(), (1..9).map(|_| unsent()).collect()).parked, 8);
-    assert!(waves.ready().is_empty());
+    assert_eq!(trial.apply(&trial.ready(), answers.collect()).parked, 0);
+    assert_eq!(trial.apply(&trial.ready(), (1..9).map(|_| unsent()).collect()).parked, 8);
+    assert!(trial.ready().is_empty());
 }
 
 #[test]
 fn what_is_held_is_not_sent_and_a_missing_answer_is_a_failure() {
     let mut events = batch(&[("a", "t"), ("b", "t"), ("c", "t")]);
     events.events[1].held = true;
-    let mut waves = Trial::new(&events, &RelayOptions::default());
-    assert_eq!(waves.ready(), [0, 2]);
-    let folded = waves.fold(&[0, 2], vec![Published::Confirmed]);
-    assert_eq!((folded.confirmed, folded.failure.is_some()), (1, true));
-    assert_eq!(waves.ready(), [2]);
-    let fenced = waves.fold(&[2], vec![Published::Failed(SinkError::fenced("another"))]);
+    let mut trial = Trial::new(&events, &RelayOptions::default());
+    assert_eq!(trial.ready(), [0, 2]);
+    let result = trial.apply(&[0, 2], vec![Published::Confirmed]);
+    assert_eq!((result.confirmed, result.failure.is_some()), (1, true));
+    assert_eq!(trial.ready(), [2]);
+    let fenced = trial.apply(&[2], vec![Published::Failed(SinkError::fenced("another"))]);
     assert!(fenced.fenced.is_some());
-    assert_eq!(waves.ready(), [2]);
+    assert_eq!(trial.ready(), [2]);
 }
 
 proptest! {
-    /// Whatever a lawful sink answers: each event goes only when all before it in its key are settled or go with it
-    /// to the same topic; what is confirmed is in order; and behind a parked event everything is held.
+    /// Whatever a correct sink returns: an event is sent only when all earlier events of its key are settled or sent
+    /// with it to the same topic; confirmed events are in order; everything behind a parked event is held.
     #[test]
     fn order_within_a_key_survives_any_answers(
         events in prop::collection::vec((0usize..5, 0usize..3), 1..40),
@@ -240,28 +240,29 @@ proptest! {
         let poison = if itself { Poison::ParksItself } else { Poison::ParksItsKey };
         let options = RelayOptions::default().poison(poison).tries_max(4).suspects_max(2);
         let batch = batch(&events);
-        let mut waves = Trial::new(&batch, &options);
+        let mut trial = Trial::new(&batch, &options);
         let mut answers = answers.into_iter();
-        let mut told: Vec<usize> = Vec::new();
+        let mut confirmed: Vec<usize> = Vec::new();
         let same_key = |one: usize, other: usize| !events[one].0.is_empty() && events[one].0 == events[other].0;
         for round in 0.. {
-            let ready = waves.ready();
+            let ready = trial.ready();
             if ready.is_empty() {
                 break;
             }
             prop_assert!(ready.is_sorted());
-            let open: Vec<usize> = (0..events.len()).filter(|at| waves.waves.events[*at].settled.is_none()).collect();
+            let settled = |at: usize| trial.progress.events[at].settled.is_some();
+            let open: Vec<usize> = (0..events.len()).filter(|at| !settled(*at)).collect();
             for &at in &ready {
                 for &before in open.iter().filter(|before| **before < at && same_key(**before, at)) {
                     prop_assert!(ready.contains(&before) && events[before].1 == events[at].1);
                 }
             }
             let mut given: Vec<Published> = Vec::new();
-            for (place, &at) in ready.iter().enumerate() {
-                let blocked = (0..place).any(|other| {
+            for (index, &at) in ready.iter().enumerate() {
+                let blocked = (0..index).any(|other| {
                     same_key(ready[other], at) && given[other] != Published::Confirmed
                 });
-                // In the end the sink works, or a test would never end.
+                // In the end the sink recovers, or the test would never end.
                 let answer = match answers.next() {
                     _ if blocked => failed(),
                     Some(0) if round < 60 => failed(),
@@ -269,18 +270,18 @@ proptest! {
                     _ => Published::Confirmed,
                 };
                 if answer == Published::Confirmed {
-                    told.push(at);
+                    confirmed.push(at);
                 }
                 given.push(answer);
             }
-            waves.fold(&ready, given);
+            trial.apply(&ready, given);
         }
-        let settled = waves.waves.settled();
+        let settled = trial.progress.settled();
         for at in 0..events.len() {
-            prop_assert_eq!(told.contains(&at), settled[at] == Settled::Confirmed);
+            prop_assert_eq!(confirmed.contains(&at), settled[at] == Settled::Confirmed);
             for before in (0..at).filter(|before| same_key(*before, at)) {
-                let place = |event: usize| told.iter().position(|other| *other == event);
-                if let (Some(one), Some(other)) = (place(before), place(at)) {
+                let rank = |event: usize| confirmed.iter().position(|other| *other == event);
+                if let (Some(one), Some(other)) = (rank(before), rank(at)) {
                     prop_assert!(one < other);
                 }
                 if !itself && settled[before] != Settled::Confirmed {
@@ -295,30 +296,30 @@ proptest! {
 fn a_place_that_is_not_there_is_no_sink_that_is_down() {
     let events = keys(20);
     let options = RelayOptions::default();
-    let mut waves = Trial::new(&events, &options);
+    let mut trial = Trial::new(&events, &options);
     let away = || Published::Failed(SinkError::not_published("away").destination_down());
     for _ in 0..options.tries_max {
-        // Ten of them say so; the others may as well be the sink.
-        waves.fold(&waves.ready(), (0..20).map(|n| if n < 10 { away() } else { failed() }).collect());
+        // Ten name their destination; the others may have failed because of the sink.
+        trial.apply(&trial.ready(), (0..20).map(|n| if n < 10 { away() } else { failed() }).collect());
     }
-    assert_eq!(waves.ready(), (10..20).collect::<Vec<_>>());
+    assert_eq!(trial.ready(), (10..20).collect::<Vec<_>>());
 }
 
 #[test]
 fn what_was_not_sent_was_not_tried() {
     let events = keys(3);
     let options = RelayOptions::default();
-    let mut waves = Trial::new(&events, &options);
+    let mut trial = Trial::new(&events, &options);
     let unsent = || Published::Failed(SinkError::not_tried("no time was left"));
     for _ in 0..options.tries_max * 2 {
-        let folded = waves.fold(&waves.ready(), vec![unsent(), unsent(), unsent()]);
-        assert!(folded.failure.is_some(), "it is told");
+        let result = trial.apply(&trial.ready(), vec![unsent(), unsent(), unsent()]);
+        assert!(result.failure.is_some(), "the failure is reported");
     }
-    assert_eq!(waves.ready(), [0, 1, 2]);
-    // One that is tried and fails is to blame as ever.
+    assert_eq!(trial.ready(), [0, 1, 2]);
+    // An event that is sent and fails is to blame as usual.
     for _ in 0..options.tries_max {
-        let ready = waves.ready();
-        waves.fold(&ready, vec![Published::Confirmed, failed(), unsent()][3 - ready.len()..].to_vec());
+        let ready = trial.ready();
+        trial.apply(&ready, vec![Published::Confirmed, failed(), unsent()][3 - ready.len()..].to_vec());
     }
-    assert_eq!(waves.ready(), [2]);
+    assert_eq!(trial.ready(), [2]);
 }

@@ -1,35 +1,37 @@
-//! Who is to blame when events fail: decided by what succeeded since, never by how many failed. Pure.
+//! Decides what is to blame when events fail: a poison message, its topic, or the sink. Pure.
 //!
-//! | what is seen | what it means |
+//! What succeeded since decides, never how many events failed.
+//!
+//! | observation | conclusion |
 //! |---|---|
 //! | the sink confirmed anything since the event first failed | the event is to blame |
-//! | its topic failed while others got through, and has taken nothing since | the topic is to blame, and the event is one of it |
-//! | nothing gets through | nobody knows: the sink may be down, or these events are the only ones on their way |
+//! | its topic failed while others got through, and had nothing confirmed since | the topic's events are to blame |
+//! | nothing gets through | unknown: the sink may be down, or these events are the only ones in flight |
 //!
-//! In the last case the relay waits, and then reads past the batch: its keys are set aside, to see whether anything else
-//! gets through. Up to `suspects_max` keys are waited for at most a second; more look like an outage and are waited for half a
-//! minute to a minute; and each time in a row so much longer. A sink that is down for an hour has a few batches set aside, and however many events of one
-//! destination stand before those of another, the others have their turn.
+//! In the last case the relay waits, then skips the batch: it parks the keys, to see whether anything else gets
+//! through. It waits at most a second for up to `suspects_max` keys. More keys look like an outage: half a minute to a
+//! minute. Each further batch in a row waits that much longer. So a sink that is down for an hour parks only a few
+//! batches, and many events for one destination cannot starve those for another.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// The longest that one batch is waited for, the first time.
+/// Longest wait for the first stalled batch.
 const PATIENCE_MAX: Duration = Duration::from_secs(60);
-/// How long at least, where more keys fail than `suspects_max`: most likely the sink is down, and a broker that is restarted
-/// should find everything where it was.
+/// Shortest wait if more than `suspects_max` keys fail: most likely the sink is down, and a broker restart should not
+/// park anything.
 const OUTAGE_PATIENCE_MIN: Duration = Duration::from_secs(30);
-/// Most topics that are remembered. More are judged each time anew.
+/// Most topics remembered. Further topics are judged anew each time.
 const TOPICS_MAX: usize = 1_000;
 
-/// What is remembered from batch to batch.
+/// State kept from batch to batch.
 #[derive(Debug, Default)]
 pub(super) struct Blame {
-    /// Batches that were read past since anything succeeded.
+    /// Batches skipped since the last success.
     read_past: u32,
-    /// Topics of what was set aside then. The next success shows that it was they.
+    /// Topics of the keys parked with those batches. The next success proves that these topics were to blame.
     suspects: BTreeSet<String>,
-    /// Topics that failed while others got through, and have taken nothing since.
+    /// Topics that failed while others got through, and had nothing confirmed since.
     failing: BTreeSet<String>,
 }
 
@@ -46,14 +48,14 @@ impl Blame {
         }
     }
 
-    /// Events of this topic were parked, and of the topic nothing got through, but of others.
+    /// Events of this topic were parked; nothing of it got through, but events of other topics did.
     pub(super) fn parked(&mut self, topic: &str) {
         if self.failing.len() < TOPICS_MAX {
             self.failing.insert(topic.to_owned());
         }
     }
 
-    /// A batch was read past, with events of these topics.
+    /// A batch with events of these topics was skipped.
     pub(super) fn set_aside<'a>(&mut self, topics: impl IntoIterator<Item = &'a str>) {
         self.read_past = self.read_past.saturating_add(1);
         for topic in topics {
@@ -63,12 +65,12 @@ impl Blame {
         }
     }
 
-    /// Whether the topic is known to fail while others do not.
+    /// Whether this topic fails while others do not.
     pub(super) fn is_failing(&self, topic: &str) -> bool {
         self.failing.contains(topic)
     }
 
-    /// For how long nothing may get through before a batch with so many failing keys is read past. `None`: it never is.
+    /// How long nothing may get through before a batch with this many failing keys is skipped. `None`: never skipped.
     pub(super) fn patience(&self, keys: usize, suspects_max: usize) -> Option<Duration> {
         let a_second = u32::try_from(suspects_max).unwrap_or(u32::MAX);
         let keys = u32::try_from(keys).unwrap_or(u32::MAX);

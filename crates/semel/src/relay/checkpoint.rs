@@ -1,4 +1,4 @@
-//! How far a sink has come, as the bytes it keeps beside the events.
+//! The sink's checkpoint, as the bytes that the sink stores beside the events.
 
 use std::fmt::Write;
 
@@ -6,18 +6,18 @@ use uuid::Uuid;
 
 use super::outbox_reader::{LeftOut, Position, SinkCheckpoint};
 
-/// Most events left out. A batch has fewer unless its bounds were raised far.
+/// Most events left out. A batch has fewer unless its limits were raised far.
 pub(super) const LEFT_OUT_MAX: usize = 10_000;
-/// A broker takes a record of a mebibyte unless told otherwise.
+/// A broker accepts records of up to a mebibyte by default.
 const BYTES_MAX: usize = 1_000_000;
-/// The first line: whose bytes these are, and how they are to be read.
+/// The first line: identifies the format and its version.
 const VERSION: &str = "semel-reached-1";
-/// As before, and each id is followed by its topic. Written only where an id alone does not name an event, so that an older
-/// relay can go on from most positions.
+/// As version 1, but each id is followed by its topic. Written only where an id alone is ambiguous, so that an older
+/// relay can resume from most checkpoints.
 const VERSION_WITH_TOPICS: &str = "semel-reached-2";
 
 impl SinkCheckpoint {
-    /// As bytes, to be kept beside the events. `None`: more was left out than can be kept.
+    /// Encodes the checkpoint, to be stored beside the events. `None`: too many events were left out.
     pub fn to_bytes(&self) -> Option<Vec<u8>> {
         if self.left_out.len() > LEFT_OUT_MAX {
             return None;
@@ -25,25 +25,25 @@ impl SinkCheckpoint {
         let position = self.position.to_bytes();
         let with_topics = self.left_out.iter().any(|left| left.topic.is_some());
         let version = if with_topics { VERSION_WITH_TOPICS } else { VERSION };
-        // How much follows, so that bytes that were cut off are noticed.
+        // The sizes of what follows, so that truncation is detected.
         let mut text = format!("{version}\n{} {}\n", self.left_out.len(), position.len());
         for LeftOut { event, topic } in &self.left_out {
-            // Into a string nothing fails.
+            // Writing to a String cannot fail.
             let _ = match topic {
-                // As JSON, because a topic is in whatever words too.
+                // JSON, because a topic may contain any characters.
                 Some(topic) => {
                     writeln!(text, "{} {}", event.simple(), serde_json::Value::from(topic.as_str()))
                 }
                 None => writeln!(text, "{}", event.simple()),
             };
         }
-        // Last, in whatever words.
+        // Last, because it may contain any characters.
         let mut bytes = text.into_bytes();
         bytes.extend(position);
         (bytes.len() <= BYTES_MAX).then_some(bytes)
     }
 
-    /// What [`to_bytes`](Self::to_bytes) wrote. `None`: these are somebody else's, or of another version.
+    /// Decodes what [`to_bytes`](Self::to_bytes) wrote. `None`: another format or another version.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         if bytes.len() > BYTES_MAX {
             return None;
@@ -69,7 +69,8 @@ impl SinkCheckpoint {
         Some(Self { position: Position::from_bytes(rest.as_bytes())?, left_out })
     }
 
-    /// Whether this is about that batch. Where one of the two does not know the system, the tables decide.
+    /// Whether this checkpoint belongs to that batch. If either side does not know the database system, the tables
+    /// decide.
     pub(super) fn is_of(&self, position: &Position) -> bool {
         self.position.lineage.matches(&position.lineage) && self.position.place == position.place
     }

@@ -1,17 +1,18 @@
-//! The loop for a sink that keeps the position beside the events: batch, transaction, done, and again.
+//! The exactly-once loop, for a sink that stores its checkpoint beside the events: batch, transaction, ack, repeat.
 //!
 //! ```text
-//!  take all of the source ─▶ begin: fence, then the position ─▶ resume ─▶ batch ─▶ events and position ─▶ done
-//!            ▲                                                                              │
-//!            └──────────────── lost, or nobody knows what was published ◀───────────────────┘
+//!  lease the whole outbox ─▶ begin: fence, then read the checkpoint ─▶ resume ─▶ batch ─▶ events and checkpoint ─▶ ack
+//!            ▲                                                                                   │
+//!            └──────────────── lease lost, or in doubt what was published ◀──────────────────────┘
 //! ```
 //!
-//! **Only the batch of the position can be published and not done.** The next one is published after the last is done,
-//! and a source gives the position's batch before any other. So whoever comes compares one position and knows.
+//! **Only the checkpoint's batch can be published but not acked.** The relay acks a batch before it publishes the next,
+//! and the outbox gives the checkpoint's batch first. So after a restart one comparison tells what was published.
 //!
-//! **The source is taken before the sink.** Begun first, a relay that stands by would fence the one that works, and that
-//! one the next. Taken first, it waits until the lease is its own, and then its `begin` ends whatever the last owner
-//! may still have under way: committed before, it is seen in the position; not committed, it never is.
+//! **The relay leases the outbox before it takes over the sink.** The other way round, a standby would fence the active
+//! relay, which would then fence the standby. With the lease first, the standby waits; then its `begin` ends any
+//! transaction that the last owner left open: if it was committed before, the checkpoint shows it; if not, it never
+//! will be.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -23,41 +24,41 @@ use tracing::Instrument;
 use super::checkpoint::LEFT_OUT_MAX;
 use super::metrics::RelayMetrics;
 use super::outbox_reader::{Batch, OutboxReader, OutboxReaderError, Position, SinkCheckpoint};
-use super::run::{Relay, RelayError, RelayStats, grown, keeping, record, spans, wait, within};
+use super::run::{Relay, RelayError, RelayStats, next_backoff, record, spans, wait, while_renewing, within};
 use super::transaction_split::{GivenUp, TransactionSplitter};
 use crate::crash;
 use crate::observe::names;
 use crate::outbox::Event;
 use crate::sink::{ExactlyOnce, SinkError};
 
-/// What the relay knows of the sink.
+/// What the relay knows about the sink.
 struct SinkState {
-    /// How far it has come; nobody but us can change it. `None`: it has to be asked.
+    /// The sink's checkpoint, which only this relay can change. `None`: it has to be read from the sink.
     known: Option<Option<SinkCheckpoint>>,
     /// Most events of the next transaction.
-    most: usize,
-    /// It was left while it was taken over, and may be about it still.
+    events_max: usize,
+    /// A take-over of the sink was abandoned and may still be running.
     begins: bool,
-    /// It took something, or was seen to work, since the relay last paused: the next pause is a short one.
+    /// The sink committed a transaction, maybe an empty one, since the last backoff: the next backoff is short.
     works: bool,
-    /// Batches that were left when the sink had to be asked. The last at the end.
+    /// Batches that were interrupted because the checkpoint had to be read. Newest last.
     unfinished: Vec<Unfinished>,
 }
 
-/// Most of them. The batch that the sink has had last comes between, so there are two; others are of lost sources.
+/// Most unfinished batches. Usually two: the checkpoint's batch comes between. Others belong to lost leases.
 const UNFINISHED_MAX: usize = 8;
 
-/// What was found out about the events of a batch before the sink had to be asked what it has.
+/// What was found out about the events of a batch before the checkpoint had to be read.
 struct Unfinished {
     position: Position,
     given_up: Vec<GivenUp>,
     doubt: Option<Doubt>,
 }
 
-/// A transaction of one event that ended in doubt. Once the sink is taken over again it is known what became of it, and one
-/// that was not published has failed: a destination that never answers is found out like one that says no.
+/// A transaction of one event that ended in doubt. Taking over the sink again resolves the doubt. If the event was not
+/// published, that counts as a failure, so a destination that never answers is found like one that refuses.
 struct Doubt {
-    /// Its place in the batch.
+    /// Index in the batch.
     at: usize,
     event: Arc<Event>,
     /// How often in a row.
@@ -66,7 +67,7 @@ struct Doubt {
 }
 
 impl SinkState {
-    /// What is known of a batch from before.
+    /// What is known about an interrupted batch.
     fn unfinished(&mut self, position: &Position) -> &mut Unfinished {
         let at = match self.unfinished.iter().position(|one| one.position == *position) {
             Some(at) => at,
@@ -82,11 +83,11 @@ impl SinkState {
         &mut self.unfinished[at]
     }
 
-    /// What is known of these events from before is out of date, also where it was found out in another batch: else one that
-    /// was parked and is due again would be judged by a doubt of long ago, without being tried.
+    /// Forgets what is known about these events, also from other batches. Otherwise an old doubt would decide about an
+    /// event that was parked and is due again, without sending it.
     fn settled(&mut self, batch: &Batch) {
         self.unfinished.retain(|one| one.position != batch.position);
-        // Two events may share an id, each on a topic of its own.
+        // Two events on different topics may share an id.
         let name = |event: &Event| (event.id(), event.topic().to_owned());
         let events: HashSet<_> = batch.events.iter().map(|pending| name(&pending.event)).collect();
         for one in &mut self.unfinished {
@@ -96,41 +97,40 @@ impl SinkState {
     }
 }
 
-/// What taking the sink over brought.
+/// The result of taking over the sink.
 enum Begun {
-    /// It is ours, and this is how far it has come.
-    At(Option<SinkCheckpoint>),
-    /// It did not work.
-    No,
-    /// It was stopped before its end.
-    Left,
+    /// This relay owns the sink; the sink's checkpoint.
+    Ready(Option<SinkCheckpoint>),
+    Failed,
+    /// Interrupted by a stop.
+    Abandoned,
 }
 
-/// What a turn brought.
+/// The result of one iteration.
 enum Turn {
-    /// Another has the source.
+    /// Another relay has the outbox.
     Standby,
     Idle,
     Done,
-    /// From the start: the source was lost, or nobody knows what the sink has.
-    Again,
+    /// Start over: the lease was lost, or it is in doubt what was published.
+    Restart,
 }
 
-/// What a transaction brought that was not committed.
+/// Why a transaction was not committed.
 enum Failed {
-    /// From the start.
-    Again,
+    /// Start over.
+    Restart,
     /// Nothing of it was published.
-    No(SinkError),
+    NotPublished(SinkError),
 }
 
 impl<S: OutboxReader, K: ExactlyOnce> Relay<S, K> {
-    /// As [`run`](Relay::run), with a sink that keeps the position in one transaction with the events: readers of
-    /// committed data see each event once, whatever dies on the way.
+    /// As [`run`](Relay::run), with a sink that commits its checkpoint in one transaction with the events: readers of
+    /// committed data see each event once, whatever crashes in between.
     ///
-    /// One relay works at a time. Others of the same outbox and with the same name in the sink stand by, and one takes
-    /// over when the lease is lost. A relay that was replaced and notices by its own clock stands by; one that the sink
-    /// has to tell ends with [`RelayError::Fenced`].
+    /// One relay is active at a time. Others with the same outbox and the same name in the sink stand by; one of them
+    /// takes over when the lease is lost. A relay that was replaced stands by if its own clock shows that its lease
+    /// expired. If the sink fences it first, it ends with [`RelayError::Fenced`].
     ///
     /// ```no_run
     /// # #[cfg(all(feature = "postgres", feature = "kafka"))] {
@@ -148,20 +148,25 @@ impl<S: OutboxReader, K: ExactlyOnce> Relay<S, K> {
     pub async fn run_exactly_once(mut self) -> Result<RelayStats, RelayError> {
         let mut ended = RelayStats::default();
         let mut stopped = self.stop.subscribe();
-        let mut sea =
-            SinkState { known: None, most: usize::MAX, begins: false, works: false, unfinished: Vec::new() };
+        let mut state = SinkState {
+            known: None,
+            events_max: usize::MAX,
+            begins: false,
+            works: false,
+            unfinished: Vec::new(),
+        };
         let (mut idle, mut pause) = (self.options.probe.0, self.options.pause.0);
-        self.check_promise_first().await;
+        self.probe_sink_first().await;
         while !*stopped.borrow() {
             self.sample_if_due().await;
-            let turn = self.turn(&mut sea, &mut ended).await;
+            let turn = self.turn(&mut state, &mut ended).await;
             self.observe(|metrics| match &turn {
                 Ok(Turn::Idle | Turn::Standby | Turn::Done) => {
                     metrics.source_answered();
                     metrics.succeeded();
                 }
                 Err(RelayError::Outbox(error)) => metrics.source_failed(error),
-                Ok(Turn::Again) | Err(_) => {}
+                Ok(Turn::Restart) | Err(_) => {}
             });
             match turn {
                 Ok(Turn::Done) => {
@@ -170,57 +175,59 @@ impl<S: OutboxReader, K: ExactlyOnce> Relay<S, K> {
                 }
                 Ok(turn @ (Turn::Idle | Turn::Standby)) => {
                     if matches!(turn, Turn::Idle) {
-                        self.check_promise_if_due().await;
+                        self.probe_sink_if_due().await;
                         self.prune_if_due().await;
                     }
                     self.rest(idle, &mut stopped).await;
                     idle = (idle * 2).min(self.options.probe.1);
                 }
-                Ok(Turn::Again) => {
-                    sea.known = None;
-                    if std::mem::take(&mut sea.works) {
+                Ok(Turn::Restart) => {
+                    state.known = None;
+                    if std::mem::take(&mut state.works) {
                         pause = self.options.pause.0;
                     }
-                    // Lost meanwhile, it is asked for again; not at once, as below.
-                    if self.keeping(within(pause, wait(&mut stopped))).await?.is_none() {
+                    // If the lease was lost meanwhile, wait a little before asking for it again.
+                    if self.while_renewing(within(pause, wait(&mut stopped))).await?.is_none() {
                         within(self.options.pause.0, wait(&mut stopped)).await;
                     }
-                    pause = grown(pause, &self.options);
+                    pause = next_backoff(pause, &self.options);
                 }
                 Err(RelayError::Outbox(error)) if error.may_retry() => {
-                    tracing::warn!(%error, "the relay's source failed; trying again");
-                    sea.known = None;
+                    tracing::warn!(%error, "failed to read the outbox; will retry");
+                    state.known = None;
                     within(pause, wait(&mut stopped)).await;
-                    pause = grown(pause, &self.options);
+                    pause = next_backoff(pause, &self.options);
                 }
                 Err(error) => {
-                    tracing::error!(%error, "the relay stops");
+                    tracing::error!(%error, "the relay stops; fix the cause, then restart it");
                     let _ = self.release().await;
                     return Err(error);
                 }
             }
         }
-        // Given back now, it would be taken by another, whom the one that was left in the middle might still fence.
-        if sea.begins {
-            tracing::warn!("stopped while the sink was taken over; another goes on when the lease is over");
+        // After a release another relay starts at once, and the abandoned take-over might fence it.
+        if state.begins {
+            tracing::warn!(
+                "stopped while taking over the sink; another relay continues when the lease expires"
+            );
         } else if let Err(error) = self.release().await {
-            tracing::warn!(%error, "the source was not given back; another takes it when the lease is over");
+            tracing::warn!(%error, "failed to release the outbox; another relay takes over when the lease expires");
         }
         Ok(ended)
     }
 
-    async fn turn(&mut self, sea: &mut SinkState, ended: &mut RelayStats) -> Result<Turn, RelayError> {
-        if sea.known.is_none() {
+    async fn turn(&mut self, state: &mut SinkState, ended: &mut RelayStats) -> Result<Turn, RelayError> {
+        if state.known.is_none() {
             if !Box::pin(self.source.acquire_exclusive()).await? {
-                sea.unfinished.clear();
+                state.unfinished.clear();
                 return Ok(Turn::Standby);
             }
             match self.begin().await? {
-                Begun::At(reached) => sea.known = Some(reached),
-                Begun::No => return Ok(Turn::Again),
-                Begun::Left => {
-                    sea.begins = true;
-                    return Ok(Turn::Again);
+                Begun::Ready(checkpoint) => state.known = Some(checkpoint),
+                Begun::Failed => return Ok(Turn::Restart),
+                Begun::Abandoned => {
+                    state.begins = true;
+                    return Ok(Turn::Restart);
                 }
             }
         }
@@ -232,7 +239,7 @@ impl<S: OutboxReader, K: ExactlyOnce> Relay<S, K> {
                     position = %batch.position.place
                 );
                 self.observe(|metrics| metrics.batch_begins(batch.events.len()));
-                let sent = self.send_at(&batch, sea, ended).instrument(span).await;
+                let sent = self.send_batch(&batch, state, ended).instrument(span).await;
                 self.observe(RelayMetrics::batch_ends);
                 sent
             }
@@ -240,17 +247,17 @@ impl<S: OutboxReader, K: ExactlyOnce> Relay<S, K> {
         }
     }
 
-    /// Takes the sink over and tells the source how far it has come.
+    /// Takes over the sink, and resumes the outbox from the sink's checkpoint.
     async fn begin(&mut self) -> Result<Begun, RelayError> {
         if !self.source.holds_lease() {
-            return Ok(Begun::No);
+            return Ok(Begun::Failed);
         }
         crash::point(crash::BEFORE_BEGIN);
         let began = Instant::now();
         self.observe(RelayMetrics::call_begins);
         let mut stopped = self.stop.subscribe();
         let Self { source, sink, observer, .. } = self;
-        // A broker that is away is not waited for when it is to stop.
+        // A stop does not wait for a broker that is down.
         let begun = async {
             tokio::select! {
                 biased;
@@ -258,28 +265,27 @@ impl<S: OutboxReader, K: ExactlyOnce> Relay<S, K> {
                 () = wait(&mut stopped) => None,
             }
         };
-        let begun = keeping(source, observer.as_ref(), begun).await;
-        let told = begun.as_ref().ok().and_then(Option::as_ref).and_then(Option::as_ref);
-        self.tell_call(began, 0, told.map(|begun| begun.as_ref().err()));
+        let begun = while_renewing(source, observer.as_ref(), begun).await;
+        let result = begun.as_ref().ok().and_then(Option::as_ref).and_then(Option::as_ref);
+        self.record_call(began, 0, result.map(|begun| begun.as_ref().err()));
         let position = match begun? {
-            None => return Ok(Begun::No),
-            Some(None) => return Ok(Begun::Left),
+            None => return Ok(Begun::Failed),
+            Some(None) => return Ok(Begun::Abandoned),
             Some(Some(Ok(position))) => position,
             Some(Some(Err(error))) if error.is_fenced() => return Err(RelayError::Fenced(error)),
             Some(Some(Err(error))) => {
-                tracing::warn!(%error, "the sink could not be taken over; trying again");
-                return Ok(Begun::No);
+                tracing::warn!(%error, "failed to take over the sink; will retry");
+                return Ok(Begun::Failed);
             }
         };
         crash::point(crash::AFTER_BEGIN);
-        // It may have taken long. What was read of the source before is another's to go on with, and then the position
-        // may be too.
+        // If the lease was lost meanwhile, another relay may have continued, and the checkpoint may be stale.
         if !self.source.holds_lease() {
-            return Ok(Begun::No);
+            return Ok(Begun::Failed);
         }
-        let reached = position.as_deref().map(read).transpose()?;
-        match Box::pin(self.source.resume(reached.as_ref())).await {
-            Ok(()) => Ok(Begun::At(reached)),
+        let checkpoint = position.as_deref().map(read).transpose()?;
+        match Box::pin(self.source.resume(checkpoint.as_ref())).await {
+            Ok(()) => Ok(Begun::Ready(checkpoint)),
             Err(OutboxReaderError::OutboxLineage { stored, found }) => {
                 Err(RelayError::OtherOutbox { stored, found })
             }
@@ -287,27 +293,28 @@ impl<S: OutboxReader, K: ExactlyOnce> Relay<S, K> {
         }
     }
 
-    /// Publishes a batch, all of it at once where that is possible, until each of its events is confirmed or set aside.
-    async fn send_at(
+    /// Publishes a batch, in one transaction if possible, until each event is confirmed or parked.
+    async fn send_batch(
         &mut self,
         batch: &Batch,
-        sea: &mut SinkState,
+        state: &mut SinkState,
         ended: &mut RelayStats,
     ) -> Result<Turn, RelayError> {
-        let reached = sea.known.as_ref().and_then(Option::as_ref);
-        let (found, stored) = (&batch.position.lineage, reached.map(|reached| &reached.position.lineage));
+        let checkpoint = state.known.as_ref().and_then(Option::as_ref);
+        let (found, stored) =
+            (&batch.position.lineage, checkpoint.map(|checkpoint| &checkpoint.position.lineage));
         if let Some(stored) = stored.filter(|stored| !stored.matches(found)) {
             return Err(RelayError::OtherOutbox { stored: stored.clone(), found: found.clone() });
         }
         let options = self.options.clone();
-        let mut parts = TransactionSplitter::new(batch, reached, sea.most, &options);
-        parts.give_up_again(std::mem::take(&mut sea.unfinished(&batch.position).given_up));
-        let Some(confirmed) = self.send_parts(batch, &mut parts, sea).await? else {
-            sea.unfinished(&batch.position).given_up = parts.given_up();
-            return Ok(Turn::Again);
+        let mut splitter = TransactionSplitter::new(batch, checkpoint, state.events_max, &options);
+        splitter.give_up_again(std::mem::take(&mut state.unfinished(&batch.position).given_up));
+        let Some(confirmed) = self.send_transactions(batch, &mut splitter, state).await? else {
+            state.unfinished(&batch.position).given_up = splitter.given_up();
+            return Ok(Turn::Restart);
         };
-        sea.settled(batch);
-        let settled = parts.settled();
+        state.settled(batch);
+        let settled = splitter.settled();
         crash::point(crash::BEFORE_DONE);
         Box::pin(self.source.ack(&settled)).await?;
         crash::point(crash::AFTER_DONE);
@@ -318,21 +325,21 @@ impl<S: OutboxReader, K: ExactlyOnce> Relay<S, K> {
         Ok(Turn::Done)
     }
 
-    /// Transaction by transaction. Returns how many were confirmed. `None`: from the start.
-    async fn send_parts(
+    /// Publishes transaction by transaction. Returns how many events were confirmed. `None`: start over.
+    async fn send_transactions(
         &mut self,
         batch: &Batch,
-        parts: &mut TransactionSplitter<'_>,
-        sea: &mut SinkState,
+        splitter: &mut TransactionSplitter<'_>,
+        state: &mut SinkState,
     ) -> Result<Option<u64>, RelayError> {
         let options = self.options.clone();
         let (mut confirmed, mut leave_at) = (0, None);
         let (mut stopped, mut pause) = (self.stop.subscribe(), options.pause.0);
-        if self.judge_doubt(batch, parts, sea).await?.is_none() {
+        if self.resolve_doubt(batch, splitter, state).await?.is_none() {
             return Ok(None);
         }
         loop {
-            let sending = parts.next();
+            let sending = splitter.next();
             if sending.is_empty() {
                 return Ok(Some(confirmed));
             }
@@ -342,77 +349,78 @@ impl<S: OutboxReader, K: ExactlyOnce> Relay<S, K> {
                     return Ok(None);
                 }
             }
-            let error = match self.commit(batch, parts, &sending, sea).await? {
+            let error = match self.commit(batch, splitter, &sending, state).await? {
                 Ok(()) => {
                     confirmed += sending.len() as u64;
-                    parts.confirm(&sending);
-                    sea.most = parts.most();
+                    splitter.confirm(&sending);
+                    state.events_max = splitter.events_max();
                     pause = options.pause.0;
                     continue;
                 }
-                Err(Failed::Again) => return Ok(None),
-                Err(Failed::No(error)) => error,
+                Err(Failed::Restart) => return Ok(None),
+                Err(Failed::NotPublished(error)) => error,
             };
-            if error.refused_event().is_some_and(|event| parts.refuse(&sending, event, &error)) {
+            if error.refused_event().is_some_and(|event| splitter.refuse(&sending, event, &error)) {
                 continue;
             }
-            tracing::warn!(%error, events = sending.len(), "a transaction failed");
-            // Is it the events, or the sink? One without events tells.
-            let again = match self.commit(batch, parts, &[], sea).await? {
-                Ok(()) => parts.blame(&sending, &error),
-                Err(Failed::Again) => return Ok(None),
-                Err(Failed::No(_)) => true,
+            tracing::warn!(%error, events = sending.len(), "a transaction failed; nothing of it was published");
+            // An empty transaction shows whether the events are to blame or the sink.
+            let again = match self.commit(batch, splitter, &[], state).await? {
+                Ok(()) => splitter.blame(&sending, &error),
+                Err(Failed::Restart) => return Ok(None),
+                Err(Failed::NotPublished(_)) => true,
             };
             if again {
                 if self.pause(pause, &mut stopped, leave_at.is_some()).await?.is_none() {
                     return Ok(None);
                 }
-                pause = grown(pause, &options);
+                pause = next_backoff(pause, &options);
             }
         }
     }
 
-    /// The sink has been taken over since a transaction of one event was in doubt: if the event is not published, that was a
-    /// failure like any other. `None`: from the start.
-    async fn judge_doubt(
+    /// Resolves a doubt, now that the sink was taken over again: an event that was not published has failed. `None`:
+    /// start over.
+    async fn resolve_doubt(
         &mut self,
         batch: &Batch,
-        parts: &mut TransactionSplitter<'_>,
-        sea: &mut SinkState,
+        splitter: &mut TransactionSplitter<'_>,
+        state: &mut SinkState,
     ) -> Result<Option<()>, RelayError> {
-        let (next, doubt) = (parts.next().first().copied(), &mut sea.unfinished(&batch.position).doubt);
-        // Published after all.
+        let (next, doubt) = (splitter.next().first().copied(), &mut state.unfinished(&batch.position).doubt);
+        // The event was published after all.
         doubt.take_if(|doubt| Some(doubt.at) != next);
         let Some(Doubt { at, times, error, .. }) = doubt else { return Ok(Some(())) };
         let (at, times, error) = (*at, *times, error.clone());
-        Ok(match self.commit(batch, parts, &[], sea).await? {
+        Ok(match self.commit(batch, splitter, &[], state).await? {
             Ok(()) => {
-                parts.was_in_doubt(times - 1);
-                parts.blame(&[at], &error);
+                splitter.was_in_doubt(times - 1);
+                splitter.blame(&[at], &error);
                 Some(())
             }
-            Err(Failed::Again) => None,
-            Err(Failed::No(_)) => Some(()),
+            Err(Failed::Restart) => None,
+            Err(Failed::NotPublished(_)) => Some(()),
         })
     }
 
-    /// One transaction: these events, and the position that leaves out the others.
+    /// Commits one transaction: these events, and a checkpoint that names the others as left out.
     async fn commit(
         &mut self,
         batch: &Batch,
-        parts: &TransactionSplitter<'_>,
+        splitter: &TransactionSplitter<'_>,
         sending: &[usize],
-        sea: &mut SinkState,
+        state: &mut SinkState,
     ) -> Result<Result<(), Failed>, RelayError> {
         if !self.source.holds_lease() {
-            return Ok(Err(Failed::Again));
+            return Ok(Err(Failed::Restart));
         }
-        let reached = SinkCheckpoint { position: batch.position.clone(), left_out: parts.left_out(sending) };
-        let position = reached.to_bytes().ok_or_else(|| {
-            let left = reached.left_out.len();
+        let checkpoint =
+            SinkCheckpoint { position: batch.position.clone(), left_out: splitter.left_out(sending) };
+        let position = checkpoint.to_bytes().ok_or_else(|| {
+            let left = checkpoint.left_out.len();
             RelayError::Position(format!(
-                "{left} events of a batch are left out, and {LEFT_OUT_MAX} can be named; lower the source's batch_max, and \
-                 let a relay that runs at least once publish what is under way"
+                "{left} events of one batch are left out, but a checkpoint holds at most {LEFT_OUT_MAX}; lower the \
+                 outbox reader's batch_max, and let an at-least-once relay publish the current batch"
             ))
         })?;
         let events = sending.iter().filter_map(|at| batch.events.get(*at));
@@ -421,49 +429,49 @@ impl<S: OutboxReader, K: ExactlyOnce> Relay<S, K> {
         self.observe(RelayMetrics::call_begins);
         crash::point(crash::BEFORE_PUBLISH);
         let Self { source, sink, observer, .. } = self;
-        let answer = keeping(source, observer.as_ref(), sink.publish_at(&events, &position)).await;
+        let answer = while_renewing(source, observer.as_ref(), sink.publish_at(&events, &position)).await;
         crash::point(crash::AFTER_PUBLISH);
-        let told = answer.as_ref().ok().and_then(Option::as_ref).map(|answer| answer.as_ref().err());
-        if let Some(error) = told {
+        let result = answer.as_ref().ok().and_then(Option::as_ref).map(|answer| answer.as_ref().err());
+        if let Some(error) = result {
             let outcome = if error.is_some() { "failed" } else { "confirmed" };
             spans.iter().for_each(|span| record(span, outcome, error));
         }
-        self.tell_call(began, events.len(), told);
+        self.record_call(began, events.len(), result);
         match answer? {
             Some(Ok(())) => {
-                (sea.known, sea.works) = (Some(Some(reached)), true);
+                (state.known, state.works) = (Some(Some(checkpoint)), true);
                 Ok(Ok(()))
             }
             Some(Err(error)) if error.is_fenced() => Err(RelayError::Fenced(error)),
             Some(Err(error)) if error.is_maybe_published() => {
-                tracing::warn!(%error, "it is in doubt what the sink has; it is asked");
-                // It may have been too much for the time there is.
+                tracing::warn!(%error, "a transaction is in doubt; will ask the sink for its checkpoint");
+                // The transaction may have been too large for the timeout.
                 if !sending.is_empty() {
-                    sea.most = (sending.len() / 2).max(1);
+                    state.events_max = (sending.len() / 2).max(1);
                 }
                 if let [at] = *sending
                     && let Some(event) = batch.events.get(at).map(|pending| Arc::clone(&pending.event))
                 {
-                    let doubt = &mut sea.unfinished(&batch.position).doubt;
+                    let doubt = &mut state.unfinished(&batch.position).doubt;
                     let before = doubt.as_ref().filter(|doubt| doubt.at == at).map_or(0, |doubt| doubt.times);
                     *doubt = Some(Doubt { at, event, times: before.saturating_add(1), error });
                 }
-                Ok(Err(Failed::Again))
+                Ok(Err(Failed::Restart))
             }
-            Some(Err(error)) => Ok(Err(Failed::No(error))),
-            None => Ok(Err(Failed::Again)),
+            Some(Err(error)) => Ok(Err(Failed::NotPublished(error))),
+            None => Ok(Err(Failed::Restart)),
         }
     }
 
-    /// What the sink said to one call: `None` if it was left before its end.
-    fn tell_call(&self, began: Instant, events: usize, told: Option<Option<&SinkError>>) {
-        self.observe(|metrics| match told {
+    /// Counts one call to the sink. `None`: the call was abandoned.
+    fn record_call(&self, began: Instant, events: usize, result: Option<Option<&SinkError>>) {
+        self.observe(|metrics| match result {
             Some(error) => metrics.transaction_ends(began.elapsed(), events, error),
             None => metrics.call_left(),
         });
     }
 
-    /// Waits while the source is kept. A stop ends it, unless it is known already. `None`: the source was lost.
+    /// Waits while renewing the lease. A stop ends it, unless already stopping. `None`: the lease was lost.
     async fn pause(
         &mut self,
         pause: Duration,
@@ -473,7 +481,7 @@ impl<S: OutboxReader, K: ExactlyOnce> Relay<S, K> {
         let rest = within(pause, async {
             if stopping { std::future::pending().await } else { wait(stopped).await }
         });
-        self.keeping(rest).await
+        self.while_renewing(rest).await
     }
 }
 
@@ -481,8 +489,8 @@ fn read(position: &[u8]) -> Result<SinkCheckpoint, RelayError> {
     SinkCheckpoint::from_bytes(position).ok_or_else(|| {
         let start = String::from_utf8_lossy(position.get(..60).unwrap_or(position)).into_owned();
         RelayError::Position(format!(
-            "{start:?} was not written by this relay or by a version that it knows; find out who else uses its \
-             transactional id, or give it one of its own: it goes on where the outbox's own cursor is"
+            "{start:?} was not written by this version of the relay or one it can read; check what else uses its \
+             transactional id, or give the relay its own: it then continues from the outbox's cursor"
         ))
     })
 }

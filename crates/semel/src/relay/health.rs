@@ -1,17 +1,18 @@
-//! Whether a relay gets anywhere, from what it last saw of its two ends. Pure: whoever asks brings the time.
+//! Health of a relay: whether it makes progress, from the last results of its source and its sink. Pure: the caller
+//! passes the time.
 
 use std::time::{Duration, Instant};
 
-/// What is known of a source and a sink.
+/// What is known about a source and a sink.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Health {
-    /// When the source last did what it was asked.
+    /// When the source last answered.
     source_at: Option<Instant>,
     source_error: Option<String>,
-    /// The call that is under way.
+    /// Start of the call in flight.
     call_since: Option<Instant>,
     batch_under_way: bool,
-    /// Since when the sink has confirmed nothing that it was given.
+    /// Since when the sink has confirmed nothing.
     failing_since: Option<Instant>,
     failed_at: Option<Instant>,
     sink_error: Option<String>,
@@ -43,7 +44,7 @@ impl Health {
         self.call_since = None;
     }
 
-    /// The sink has answered: took something or refused it in so many words, which also shows that it is there.
+    /// `answered`: the sink confirmed or refused something, so it is up.
     pub(crate) fn call_ends(&mut self, now: Instant, answered: bool, error: Option<&str>) {
         let began = self.call_since.take().unwrap_or(now);
         match error {
@@ -60,7 +61,7 @@ impl Health {
         }
     }
 
-    /// Why the relay cannot be said to work, if neither end may be away for longer than this.
+    /// Why the relay is unhealthy, if source and sink may each be down for at most this long.
     pub(crate) fn trouble(&self, now: Instant, patience: Duration) -> Option<String> {
         let ago = |since: Instant| now.saturating_duration_since(since);
         let because =
@@ -82,7 +83,7 @@ impl Health {
             return Some(format!("the sink has not answered for {} s", ago(since).as_secs()));
         }
         let since = self.failing_since?;
-        // What failed and was parked long ago says nothing of now.
+        // A failure that was parked long ago says nothing about now.
         let lately = self.batch_under_way || self.failed_at.is_some_and(|at| ago(at) <= patience);
         (lately && ago(since) > patience).then(|| {
             format!(
@@ -111,8 +112,8 @@ mod tests {
         health.source_answered(start);
         assert_eq!(health.trouble(at(start, 30), N), None);
         health.source_failed("no route");
-        let told = health.trouble(at(start, 31), N).unwrap();
-        assert_eq!(told, "the source was last reached 31 s ago: no route");
+        let trouble = health.trouble(at(start, 31), N).unwrap();
+        assert_eq!(trouble, "the source was last reached 31 s ago: no route");
         health.source_answered(at(start, 31));
         assert_eq!(health.trouble(at(start, 31), N), None);
     }
@@ -127,8 +128,8 @@ mod tests {
             health.source_answered(at(start, second + 1));
         }
         assert_eq!(health.trouble(at(start, 30), N), None);
-        let told = health.trouble(at(start, 32), N).unwrap();
-        assert_eq!(told, "the sink has confirmed nothing for 32 s: refused");
+        let trouble = health.trouble(at(start, 32), N).unwrap();
+        assert_eq!(trouble, "the sink has confirmed nothing for 32 s: refused");
         health.call_begins(at(start, 40));
         health.call_ends(at(start, 40), true, Some("one of them failed"));
         assert_eq!(health.trouble(at(start, 41), N), None);

@@ -1,4 +1,4 @@
-//! What a person sees of the outbox: which events are in it, and what became of them.
+//! Listing the outbox for people: which events are in it, and their status.
 
 use std::time::{Duration, SystemTime};
 
@@ -6,10 +6,10 @@ use uuid::Uuid;
 
 use crate::outbox::Event;
 
-/// Most events looked at for one listing, and for one event by its id: nothing is indexed for that.
+/// Most events scanned for one listing, or to find one event by its id: there is no index for that.
 pub const LOOKED_EVENTS_MAX: usize = 100_000;
 
-/// Which events are listed: the newest, unless said otherwise.
+/// Which events are listed: by default the newest.
 #[derive(Clone, Debug, Default)]
 #[must_use]
 pub struct EventFilter {
@@ -21,57 +21,57 @@ pub struct EventFilter {
 }
 
 impl EventFilter {
-    /// So many. They are found among [`LOOKED_EVENTS_MAX`].
+    /// Lists at most this many events, found among [`LOOKED_EVENTS_MAX`].
     pub fn new(events_max: usize) -> Self {
         Self { events_max: events_max.min(LOOKED_EVENTS_MAX), ..Self::default() }
     }
 
-    /// Only those that the cursor has before it. What is parked is listed apart.
+    /// Only events that the cursor has not passed. Parked events are listed separately.
     pub fn unpublished(mut self) -> Self {
         self.unpublished = true;
         self
     }
 
-    /// The oldest instead of the newest.
+    /// The oldest first, instead of the newest.
     pub fn oldest_first(mut self) -> Self {
         self.oldest_first = true;
         self
     }
 
-    /// Only those for this topic.
+    /// Only events of this topic.
     pub fn topic(mut self, topic: &str) -> Self {
         self.topic = Some(topic.to_owned());
         self
     }
 
-    /// Only those whose order is kept by this key.
+    /// Only events that are ordered by this key.
     pub fn key(mut self, key: &str) -> Self {
         self.key = Some(key.to_owned());
         self
     }
 }
 
-/// How far an event has come, as far as the polling cursor says.
+/// The status of an event, according to the polling cursor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum EventStatus {
-    /// Before the cursor.
+    /// The cursor has not reached it.
     Waiting,
-    /// In the batch that is being sent.
+    /// In flight: in the batch that is being sent.
     Sending,
-    /// Behind the cursor.
+    /// The cursor has passed it.
     Published,
-    /// Set aside: the sink did not take it.
+    /// Parked: the sink did not accept it.
     Parked,
-    /// Behind one of its key that is parked.
+    /// An earlier event of its key is parked.
     Held,
 }
 
 impl EventStatus {
-    /// All of them.
+    /// All statuses.
     pub const ALL: [Self; 5] = [Self::Waiting, Self::Sending, Self::Published, Self::Parked, Self::Held];
 
-    /// In one word.
+    /// The status as one word.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Waiting => "waiting",
@@ -82,10 +82,10 @@ impl EventStatus {
         }
     }
 
-    /// What [`as_str`](Self::as_str) says. The statements say it too.
+    /// Parses [`as_str`](Self::as_str). The SQL statements return the same words.
     #[cfg_attr(not(any(feature = "postgres", feature = "mysql", feature = "sqlite")), allow(dead_code))]
     pub(super) fn read(text: &str) -> Self {
-        Self::ALL.into_iter().find(|standing| standing.as_str() == text).unwrap_or(Self::Waiting)
+        Self::ALL.into_iter().find(|status| status.as_str() == text).unwrap_or(Self::Waiting)
     }
 }
 
@@ -95,21 +95,21 @@ impl EventStatus {
 pub struct EventSummary {
     /// Its id.
     pub id: Uuid,
-    /// Where it goes.
+    /// Its topic.
     pub topic: String,
-    /// What happened.
+    /// Its type.
     pub kind: String,
-    /// What its order is kept by.
+    /// The key it is ordered by.
     pub key: Option<String>,
     /// When it was appended, by the database's clock.
     pub made_at: SystemTime,
-    /// How large its payload is.
+    /// Size of its payload.
     pub payload_bytes: u64,
-    /// How far it has come.
+    /// Its status.
     pub standing: EventStatus,
 }
 
-/// One event, payload and all.
+/// One event with its payload.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct EventDetail {
@@ -117,25 +117,25 @@ pub struct EventDetail {
     pub event: Event,
     /// When it was appended, by the database's clock.
     pub made_at: SystemTime,
-    /// How far it has come.
+    /// Its status.
     pub standing: EventStatus,
-    /// What the sink said, where it is parked.
+    /// The sink's error, if it is parked.
     pub error: Option<String>,
-    /// Names what is held together, where it is parked or held: what it is tried again by.
+    /// The parked key, if it is parked or held: a retry goes by this key.
     pub parked_key: Option<String>,
 }
 
-/// A right that a relay needs and does not have.
+/// A database privilege that a relay needs and lacks.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct MissingPrivilege {
     /// Such as `UPDATE on semel_outbox_cursor`.
     pub right: String,
-    /// It is needed to forget what was published, and for nothing else.
+    /// Needed only to prune published events.
     pub only_to_prune: bool,
 }
 
-/// A database's ms since 1970.
+/// The time from a database's ms since 1970.
 #[cfg_attr(not(any(feature = "postgres", feature = "mysql", feature = "sqlite")), allow(dead_code))]
 pub(super) fn moment(ms: i64) -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_millis(ms.max(0).unsigned_abs())

@@ -1,4 +1,4 @@
-//! What a relay counts, and whether it gets anywhere.
+//! The relay's metrics, and its health.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,7 +17,7 @@ use super::outbox_reader::{Lag, Settled};
 use crate::observe::names;
 use crate::sink::{Published, SinkError};
 
-/// How often the source is asked how much is left.
+/// How often the relay samples the outbox's lag.
 pub(super) const SAMPLE_EVERY: Duration = Duration::from_secs(3);
 
 #[derive(Clone, Hash, PartialEq, Eq, Debug, EncodeLabelSet)]
@@ -30,7 +30,7 @@ struct BySide {
     side: &'static str,
 }
 
-/// Counts what a relay does. Cheap to clone; all clones count together. Given to
+/// Counts what a relay does. Cheap to clone; clones share their counters. Pass it to
 /// [`Relay::observed_by`](super::Relay::observed_by).
 ///
 /// ```
@@ -54,12 +54,12 @@ struct Families {
     publish: Histogram,
     source_errors: Counter,
     sink_errors: Counter,
-    seen: Seen,
+    state: SharedState,
 }
 
-type Seen = Arc<Mutex<State>>;
+type SharedState = Arc<Mutex<State>>;
 
-/// The runtime's clock, so that a paused one is obeyed.
+/// The runtime's clock, so that tests can pause it.
 fn now() -> Instant {
     tokio::time::Instant::now().into_std()
 }
@@ -80,12 +80,12 @@ impl RelayMetrics {
         let batch = Histogram::new([1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1_000.0, 3_000.0, 10_000.0]);
         let publish =
             Histogram::new([0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0]);
-        let seen = Seen::default();
-        registry.register(names::RELAY_EVENTS, "Events by what became of them", events.clone());
+        let state = SharedState::default();
+        registry.register(names::RELAY_EVENTS, "Events by outcome", events.clone());
         registry.register(names::RELAY_BATCH, "Events in a batch", batch.clone());
-        registry.register(names::RELAY_PUBLISH, "How long one call to the sink took", publish.clone());
-        registry.register(names::RELAY_ERRORS, "Failures of the two ends", errors.clone());
-        registry.register_collector(Box::new(Lags(seen.clone())));
+        registry.register(names::RELAY_PUBLISH, "Duration of one call to the sink", publish.clone());
+        registry.register(names::RELAY_ERRORS, "Failures of the source and the sink", errors.clone());
+        registry.register_collector(Box::new(Lags(state.clone())));
         let event = |outcome| events.get_or_create(&ByOutcome { outcome }).clone();
         let error = |side| errors.get_or_create(&BySide { side }).clone();
         Self(Arc::new(Families {
@@ -98,11 +98,11 @@ impl RelayMetrics {
             registry,
             batch,
             publish,
-            seen,
+            state,
         }))
     }
 
-    /// Everything counted so far, in the OpenMetrics text format that Prometheus reads.
+    /// All metrics, in the OpenMetrics text format that Prometheus reads.
     pub fn render(&self) -> String {
         let mut out = String::new();
         // Writing to a String does not fail.
@@ -110,40 +110,40 @@ impl RelayMetrics {
         out
     }
 
-    /// Why the relay cannot be said to work, if neither its source nor its sink may be away for longer than this.
-    /// `None`: it works.
+    /// Why the relay is unhealthy, if its source and its sink may each be down for at most this long. `None`: it is
+    /// healthy.
     pub fn trouble(&self, patience: Duration) -> Option<String> {
-        self.seen().health.trouble(now(), patience)
+        self.state().health.trouble(now(), patience)
     }
 
-    /// The source did what it was asked.
+    /// The source answered.
     pub(crate) fn source_answered(&self) {
-        self.seen().health.source_answered(now());
+        self.state().health.source_answered(now());
     }
 
     /// The source failed.
     pub(crate) fn source_failed(&self, error: &dyn fmt::Display) {
         self.0.source_errors.inc();
-        self.seen().health.source_failed(&error.to_string());
+        self.state().health.source_failed(&error.to_string());
     }
 
-    /// Nothing is left to do, or a batch is settled.
+    /// The outbox is empty, or a batch is settled.
     pub(crate) fn succeeded(&self) {
-        self.seen().succeeded_at = Some(SystemTime::now());
+        self.state().succeeded_at = Some(SystemTime::now());
     }
 
-    /// A batch of so many events is to be sent.
+    /// The relay starts to send a batch of this many events.
     pub(crate) fn batch_begins(&self, events: usize) {
         self.0.batch.observe(events as f64);
-        self.seen().health.batch_begins();
+        self.state().health.batch_begins();
     }
 
-    /// It was settled, or left to be sent again.
+    /// The batch is settled, or will be sent again.
     pub(crate) fn batch_ends(&self) {
-        self.seen().health.batch_ends();
+        self.state().health.batch_ends();
     }
 
-    /// What became of its events.
+    /// Counts the outcomes of a batch's events.
     pub(crate) fn settled(&self, settled: &[Settled]) {
         for one in settled {
             match one {
@@ -155,12 +155,12 @@ impl RelayMetrics {
         }
     }
 
-    /// The sink is given events.
+    /// A call to the sink starts.
     pub(crate) fn call_begins(&self) {
-        self.seen().health.call_begins(now());
+        self.state().health.call_begins(now());
     }
 
-    /// What the sink said after this long.
+    /// A call to the sink took this long and returned these results.
     pub(crate) fn call_ends(&self, took: Duration, answers: &[Published]) {
         let (mut answered, mut failed, mut error) = (false, 0, None);
         for answer in answers {
@@ -172,37 +172,37 @@ impl RelayMetrics {
                 }
             }
         }
-        self.call_told(took, answered, failed, error);
+        self.record_call(took, answered, failed, error);
     }
 
-    /// What became of a transaction of so many events.
+    /// A transaction of this many events ended.
     pub(crate) fn transaction_ends(&self, took: Duration, events: usize, error: Option<&SinkError>) {
         let answered = error.is_none_or(|error| error.refused_event().is_some());
         let failed = if error.is_some() { events as u64 } else { 0 };
-        self.call_told(took, answered, failed, error.map(ToString::to_string));
+        self.record_call(took, answered, failed, error.map(ToString::to_string));
     }
 
-    fn call_told(&self, took: Duration, answered: bool, failed: u64, error: Option<String>) {
+    fn record_call(&self, took: Duration, answered: bool, failed: u64, error: Option<String>) {
         self.0.publish.observe(took.as_secs_f64());
         self.0.failed.inc_by(failed);
         if error.is_some() {
             self.0.sink_errors.inc();
         }
-        self.seen().health.call_ends(now(), answered, error.as_deref());
+        self.state().health.call_ends(now(), answered, error.as_deref());
     }
 
-    /// The call was left before its end: nothing is known of the sink.
+    /// The call was abandoned: it says nothing about the sink.
     pub(crate) fn call_left(&self) {
-        self.seen().health.call_left();
+        self.state().health.call_left();
     }
 
-    /// How much is left.
+    /// Stores a sample of the lag.
     pub(crate) fn sampled(&self, lag: Lag) {
-        self.seen().lag = Some((lag, now()));
+        self.state().lag = Some((lag, now()));
     }
 
-    fn seen(&self) -> MutexGuard<'_, State> {
-        lock(&self.0.seen)
+    fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.0.state)
     }
 }
 
@@ -218,46 +218,46 @@ impl fmt::Debug for RelayMetrics {
     }
 }
 
-fn lock(seen: &Seen) -> MutexGuard<'_, State> {
-    seen.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(state: &SharedState) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What the source was asked for, told from when it was asked: a zero that nobody has counted would be a lie.
+/// Gauges from the last sample of the lag. Absent before the first sample: a zero would be wrong.
 #[derive(Debug)]
-struct Lags(Seen);
+struct Lags(SharedState);
 
 impl Collector for Lags {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let (lag, succeeded_at) = {
-            let seen = lock(&self.0);
-            (seen.lag, seen.succeeded_at)
+            let state = lock(&self.0);
+            (state.lag, state.succeeded_at)
         };
-        let mut tell = |name: &str, help: &str, value: f64| {
+        let mut encode = |name: &str, help: &str, value: f64| {
             let gauge = ConstGauge::new(value);
             gauge.encode(encoder.encode_descriptor(name, help, None, gauge.metric_type())?)
         };
         if let Some(at) = succeeded_at {
             let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
-            tell(names::RELAY_SUCCESS, "When something last got done, since 1970", since.as_secs_f64())?;
+            encode(names::RELAY_SUCCESS, "Unix time of the last success", since.as_secs_f64())?;
         }
         let Some((lag, at)) = lag else { return Ok(()) };
-        let help = "Events of our lanes to be published; counting stops at 10,000";
-        tell(names::RELAY_UNPUBLISHED, help, lag.events as f64)?;
+        let help = "Unpublished events in this relay's partitions; counting stops at 10,000";
+        encode(names::RELAY_UNPUBLISHED, help, lag.events as f64)?;
         let oldest = oldest(&lag, now().saturating_duration_since(at)).as_secs_f64();
-        tell(names::RELAY_OLDEST, "For how long the oldest of them waits", oldest)?;
-        tell(names::RELAY_PARKED, "Parked and held events; counting stops at 10,000", lag.parked as f64)?;
-        tell(names::RELAY_LANES, "Lanes that are ours", f64::from(lag.lanes))?;
+        encode(names::RELAY_OLDEST, "Age of the oldest unpublished event", oldest)?;
+        encode(names::RELAY_PARKED, "Parked and held events; counting stops at 10,000", lag.parked as f64)?;
+        encode(names::RELAY_LANES, "Outbox partitions that this relay owns", f64::from(lag.lanes))?;
         if let Some(epoch) = lag.epoch {
-            tell(names::RELAY_EPOCH, "The highest epoch under which one is", epoch as f64)?;
+            encode(names::RELAY_EPOCH, "The highest epoch of an owned partition", epoch as f64)?;
         }
         if let Some(bytes) = lag.bytes {
-            tell(names::RELAY_SLOT_LAG, "What the server keeps for us", bytes as f64)?;
+            encode(names::RELAY_SLOT_LAG, "Log that the server retains for this relay's slot", bytes as f64)?;
         }
         Ok(())
     }
 }
 
-/// While nobody can be asked, what waits grows older all the same.
+/// Age of the oldest event now. It keeps growing while the outbox cannot be sampled.
 fn oldest(lag: &Lag, asked_ago: Duration) -> Duration {
     lag.oldest.map_or(Duration::ZERO, |oldest| oldest + asked_ago.saturating_sub(SAMPLE_EVERY))
 }
@@ -290,20 +290,20 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_asked_is_not_told() {
+    fn what_was_not_measured_is_not_exported() {
         let metrics = RelayMetrics::new();
-        let told = |name: &str| metrics.render().lines().any(|line| line.starts_with(name));
-        assert!(!told("semel_relay_unpublished_events "));
+        let has_gauge = |name: &str| metrics.render().lines().any(|line| line.starts_with(name));
+        assert!(!has_gauge("semel_relay_unpublished_events "));
         metrics.sampled(Lag { events: 7, lanes: 16, epoch: Some(3), ..Lag::default() });
         assert!(has(&metrics, "semel_relay_unpublished_events 7.0"));
         assert!(has(&metrics, "semel_relay_owner_epoch 3.0"));
-        assert!(!told("semel_relay_slot_lag_bytes "));
+        assert!(!has_gauge("semel_relay_slot_lag_bytes "));
         metrics.sampled(Lag { bytes: Some(4_096), ..Lag::default() });
         assert!(has(&metrics, "semel_relay_slot_lag_bytes 4096.0"));
     }
 
     #[test]
-    fn what_waits_grows_older_while_nobody_can_be_asked() {
+    fn what_waits_grows_older_while_the_source_is_down() {
         let ten = Duration::from_secs(10);
         let lag = Lag { events: 1, oldest: Some(ten), ..Lag::default() };
         assert_eq!(oldest(&lag, Duration::ZERO), ten);

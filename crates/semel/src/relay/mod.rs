@@ -1,38 +1,41 @@
-//! The relay: from the outbox to the sink, nothing lost, nothing overtaken within a key.
+//! The relay publishes events from the outbox to a sink. It loses none, and keeps the order of each key.
 //!
 //! ```text
-//!  source ── a batch, written down ──▶ waves ──▶ sink ── each confirmed, or parked ──▶ source: done, under its epoch
+//!  outbox ── a batch, recorded ──▶ rounds ──▶ sink ── each confirmed, or parked ──▶ outbox: ack, under its epoch
 //! ```
 //!
 //! What may go wrong, and what happens then:
 //!
-//! - **The relay dies.** What it was sending is written down and is sent again, the same events in the same order with
-//!   the same ids.
-//! - **The broker is down.** The batch waits, with growing pauses. As long as nothing gets through it is not known whether
-//!   the broker fails or these events do: after a while their keys are set aside, so that others are tried, and come back
-//!   by themselves.
-//! - **An event cannot be published.** Its key is [parked](Parked) with a copy of it and of what comes after; the other
-//!   keys go on. Whether the event is to blame is decided by what succeeded since it failed, never by how many failed.
-//! - **It must be seen once.** With a sink that keeps the position beside the events,
+//! - **The relay dies.** The batch in flight is recorded and is sent again: the same events in the same order with the
+//!   same ids.
+//! - **The broker is down.** The relay retries the batch with backoff. While nothing gets through, either the broker or
+//!   these events may be to blame. After a while the relay parks their keys, tries other events, and retries the parked
+//!   keys by itself.
+//! - **An event cannot be published** (a poison message). Its key is [parked](Parked), with a copy of the event and of
+//!   those behind it; other keys continue. What succeeded since it failed decides whether it is to blame, never how
+//!   many failed.
+//! - **Readers must see each event once.** With a sink that stores a checkpoint beside the events,
 //!   [`run_exactly_once`](Relay::run_exactly_once) compares it after every crash and doubt.
-//! - **The broker may forget.** The sink is asked when the relay starts, and what stands in the way of its promise is
-//!   logged as an error.
-//! - **Two relays.** Lanes are owned by lease, and whoever lost one cannot move its cursor: the epoch is another.
-//! - **Another database answers to the name.** The [lineage](OutboxLineage) differs, and the relay stops instead of skipping.
+//! - **The broker may lose events.** The relay probes the sink when it starts, and logs each violation of the sink's
+//!   guarantee as an error.
+//! - **Two relays.** A lease grants outbox partitions. A relay that lost a lease cannot move the cursor: the epoch
+//!   changed.
+//! - **Another database has the same address.** Its [lineage](OutboxLineage) differs, so the relay stops and skips
+//!   nothing.
 //!
-//! | module | what it decides |
+//! | module | what it does |
 //! |---|---|
-//! | `run` | the loop that publishes at least once: batch, rounds, done; backoff |
-//! | `exactly_once` | the loop for a sink that keeps a checkpoint in one transaction with the events |
-//! | `batch_progress` | which events of a batch may go now, and what the sink's results mean: max attempts, parking |
-//! | `blame` | who is to blame when events fail: poison, or the sink |
-//! | `transaction_split` | a batch in transactions, halved until the poison event is found |
-//! | `checkpoint` | the checkpoint: how far a sink has come, as the bytes it keeps |
-//! | `sink_probe` | whether the sink's configuration keeps what it promises |
-//! | `outbox_reader` | the seam to an outbox: lease, batch, cursor, ack |
-//! | `poll`, `cdc` | the outbox read from its table, and from PostgreSQL's log |
-//! | `listing` | what a person sees of the outbox |
-//! | `options`, `metrics`, `health` | bounds; what is counted; whether it gets anywhere |
+//! | `run` | the at-least-once loop: batch, rounds, ack; backoff |
+//! | `exactly_once` | the loop for a sink that commits a checkpoint in one transaction with the events |
+//! | `batch_progress` | which events of a batch may be sent now; what the sink's results mean: max attempts, parking |
+//! | `blame` | what is to blame when events fail: a poison message, or the sink |
+//! | `transaction_split` | splits a batch into transactions, bisected until the poison message is found |
+//! | `checkpoint` | encodes the sink's checkpoint |
+//! | `sink_probe` | checks that the sink's configuration can keep its guarantee |
+//! | `outbox_reader` | the interface to an outbox: lease, batch, cursor, ack |
+//! | `poll`, `cdc` | read the outbox from its table, or from PostgreSQL's log |
+//! | `listing` | lists the outbox for people |
+//! | `options`, `metrics`, `health` | limits; metrics; whether the relay makes progress |
 
 mod batch_progress;
 mod blame;

@@ -1,19 +1,19 @@
-//! Bounds of a relay.
+//! Options of a relay: attempts, backoff, polling, drain, retention.
 
 use std::time::Duration;
 
-/// What is held back when an event cannot be published.
+/// What is parked when an event cannot be published (a poison message).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum Poison {
-    /// All events of its key from it on: order is kept.
+    /// The event and all later events of its key: order is kept.
     #[default]
     ParksItsKey,
-    /// Only the event: the key's later events overtake it.
+    /// Only the event: later events of its key overtake it.
     ParksItself,
 }
 
-/// Bounds of a relay. The defaults suit a service.
+/// Options of a relay. The defaults suit a service.
 #[derive(Clone, Debug)]
 pub struct RelayOptions {
     pub(super) poison: Poison,
@@ -26,7 +26,7 @@ pub struct RelayOptions {
     pub(super) warn_age: Duration,
 }
 
-/// When what was published is forgotten.
+/// Retention: when published events are pruned.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Prune {
     pub(super) every: Duration,
@@ -52,69 +52,69 @@ impl Default for RelayOptions {
 }
 
 impl RelayOptions {
-    /// What is held back when an event cannot be published: its key unless told otherwise.
+    /// What is parked when an event cannot be published: by default its key.
     pub fn poison(mut self, poison: Poison) -> Self {
         self.poison = poison;
         self
     }
 
-    /// How often one event may fail before its key is set aside, while the sink takes others: 3 unless told
-    /// otherwise. Few, because all others wait until then; it comes back by itself soon. One that the broker refuses for
-    /// good is parked at once, and so is one that was parked before and fails again.
+    /// Max attempts of one event before its key is parked, while the sink accepts others: by default 3. Few, because
+    /// all other events wait until then, and a parked key is retried soon by itself. An event that the broker refuses
+    /// for good is parked at once, and so is one that was parked before and fails again.
     pub fn tries_max(mut self, tries: u32) -> Self {
         self.tries_max = tries.max(1);
         self
     }
 
-    /// How many failing keys may be to blame while the sink confirms nothing: 8 unless told otherwise.
+    /// How many failing keys may be to blame while the sink confirms nothing: by default 8.
     ///
-    /// An event is to blame for its failure if the sink confirmed anything since, or says that only
-    /// [one place](crate::sink::SinkError::destination_down) is away. Where nothing gets through, it may be the sink or it may be these events:
-    /// after a while the relay reads past them to see whether others get through. A batch with up to 8 failing keys is waited
-    /// for for at most a second. More look like a sink that is down: half a minute, with 4,000 keys a minute, which is the most.
-    /// The second batch in a row is waited for twice as long, the third three times, until anything succeeds. 0: such a batch is waited for without end, and what is behind it too.
+    /// An event is to blame for its failure if the sink confirmed anything since, or reports that only [its
+    /// destination](crate::sink::SinkError::destination_down) is down. If nothing gets through, either the sink or
+    /// these events may be to blame. After a while the relay skips them to see whether others get through. It waits at
+    /// most a second for a batch with up to 8 failing keys. More keys look like a sink that is down: it waits half a
+    /// minute, or with 4,000 keys a minute, which is the most. The second batch in a row waits twice as long, the third
+    /// three times, until anything succeeds. 0: it waits without end, and so does everything behind it.
     pub fn suspects_max(mut self, keys: usize) -> Self {
         self.suspects_max = keys;
         self
     }
 
-    /// How often an idle source is looked at, from right after an event to when nothing came for long: 1 to 25 ms
-    /// unless told otherwise.
+    /// Poll interval of an idle outbox, from right after an event to when nothing came for long: by default 1 to 25 ms.
     pub fn probe(mut self, least: Duration, most: Duration) -> Self {
         let least = least.max(Duration::from_micros(100));
         self.probe = (least, most.max(least));
         self
     }
 
-    /// The pause after a failure, from the first to the longest: 20 ms to 10 s unless told otherwise.
+    /// Backoff after a failure, first and longest: by default 20 ms to 10 s.
     pub fn pause(mut self, first: Duration, longest: Duration) -> Self {
         let first = first.max(Duration::from_millis(1));
         self.pause = (first, longest.max(first));
         self
     }
 
-    /// How long a batch may take to end after [`Stop::stop`](super::Stop::stop): ten seconds unless told otherwise.
-    /// Then it is left, and sent again by whoever comes next.
+    /// How long a batch may take to drain after [`RelayStopHandle::stop`](super::RelayStopHandle::stop): by default ten
+    /// seconds. Then it is abandoned, and the next relay sends it again.
     pub fn drain_timeout(mut self, patience: Duration) -> Self {
         self.drain_timeout = patience;
         self
     }
 
-    /// For how long the oldest event may wait before the log says so, once a minute: a minute unless told otherwise. Looked at
-    /// where the relay is [observed](super::Relay::observed_by).
+    /// How long the oldest event may wait before the log warns, once a minute: by default a minute. Checked only if the
+    /// relay is [observed](super::Relay::observed_by).
     pub fn warn_age(mut self, age: Duration) -> Self {
         self.warn_age = age;
         self
     }
 
-    /// How often what is published and older than this is forgotten: every minute, a day, unless told otherwise. See
-    /// [`OutboxReader::prune`](super::OutboxReader::prune).
+    /// Retention: how often published events older than this are pruned. By default every minute, those older than a
+    /// day. See [`OutboxReader::prune`](super::OutboxReader::prune).
     pub fn prune(mut self, every: Duration, older_than: Duration) -> Self {
         self.prune = Some(Prune { every: every.max(Duration::from_millis(1)), older_than });
         self
     }
 
-    /// Forgets nothing: somebody else does.
+    /// Never prunes: something else has to.
     pub fn keep_all(mut self) -> Self {
         self.prune = None;
         self

@@ -1,4 +1,4 @@
-//! Where events come from: the seam of a source.
+//! The interface to an outbox: lease, batch, cursor, ack.
 
 use std::fmt;
 use std::future::Future;
@@ -10,38 +10,38 @@ use uuid::Uuid;
 use crate::outbox::Event;
 use crate::store::StoreError;
 
-/// Gives events in batches and remembers which were settled.
+/// Reads an outbox in batches and records what was settled.
 ///
 /// Laws of an implementation:
-/// - **Written down before it is sent.** A batch that [`next`](OutboxReader::next) has given is stored; after a crash `next`
-///   of whoever comes gives the same events in the same order.
-/// - **One at a time.** Until [`ack`](OutboxReader::ack) `next` gives the same batch again.
-/// - **Order.** Events of one key come in the order in which their transactions had them. No committed event is left
-///   out, whatever commits late, rolls back or stays open.
-/// - **Fenced.** `ack` is one commit under the epoch of the owner, or [`OutboxReaderError::Fenced`] and no change at all.
-/// - **Cancelled**, any call leaves everything stored as it was or as it would be; go on with `next`.
-/// - Every call ends within a bound of its own.
+/// - **Recorded before it is sent.** A batch returned by [`next`](OutboxReader::next) is stored. After a crash the next
+///   relay gets the same events in the same order.
+/// - **One at a time.** Until [`ack`](OutboxReader::ack), `next` returns the same batch again.
+/// - **Order.** Events of one key come in the order in which their transactions appended them. No committed event is
+///   left out, whatever commits late, rolls back or stays open.
+/// - **Fenced.** `ack` is one commit under the owner's epoch, or [`OutboxReaderError::Fenced`] and no change at all.
+/// - **Cancelled**, any call leaves the stored state as it was or as it would have become; continue with `next`.
+/// - Every call ends within its own time limit.
 pub trait OutboxReader: Send + 'static {
-    /// The next batch, written down. `None`: there is nothing now.
+    /// Records and returns the next batch. `None`: there is nothing to publish now.
     fn next(&mut self) -> impl Future<Output = Result<Option<Batch>, OutboxReaderError>> + Send;
 
-    /// Asks for all of it, for a relay whose sink keeps one position: such a relay cannot share. `true`: whatever there
-    /// is comes from here until the lease is lost. `false`: another has some of it, and nothing was taken.
+    /// Leases the whole outbox, for a relay whose sink stores one checkpoint: such a relay cannot share. `true`: leased
+    /// until the lease is lost. `false`: another relay has some of it, and nothing was leased.
     ///
-    /// Once asked, [`next`](OutboxReader::next) takes nothing by itself any more: when all is lost it says
-    /// [`OutboxReaderError::Fenced`] until this is asked again, because whoever takes has to ask the sink first. A source
-    /// that cannot be had whole says [`OutboxReaderError::Shared`].
+    /// From then on [`next`](OutboxReader::next) acquires no lease by itself. Once the lease is lost it returns
+    /// [`OutboxReaderError::Fenced`] until this is called again, because the new owner has to read the sink's
+    /// checkpoint first. An outbox that cannot be leased as a whole returns [`OutboxReaderError::Shared`].
     fn acquire_exclusive(&mut self) -> impl Future<Output = Result<bool, OutboxReaderError>> + Send {
         std::future::ready(Err(OutboxReaderError::Shared))
     }
 
-    /// Told by a sink that keeps the position beside the events, when nobody else can change it any more: before the
-    /// first batch, and again whenever it was in doubt what the sink has. `None`: it has none of ours.
+    /// Resumes from the sink's checkpoint, once no other relay can change it: before the first batch, and again
+    /// whenever it was in doubt what was published. `None`: the sink has no checkpoint of this relay.
     ///
-    /// A source that writes its batches down gives that batch before any other, as long as it is not done, under the
-    /// same position, and it is seen what of it was published. One that forms its batches anew gives nothing up to that
-    /// position but what was left out. A position of another lineage is [`OutboxReaderError::OutboxLineage`], and one that was
-    /// never given here, because the database has gone back, is [`OutboxReaderError::Behind`].
+    /// A reader that records its batches returns the checkpoint's batch first, under the same position, unless it is
+    /// acked; the checkpoint shows what of it was published. One that forms its batches anew returns nothing up to that
+    /// position but what was left out. Another lineage is [`OutboxReaderError::OutboxLineage`]. A batch that was never
+    /// given, because the database went back in time, is [`OutboxReaderError::Behind`].
     fn resume(
         &mut self,
         _: Option<&SinkCheckpoint>,
@@ -49,31 +49,31 @@ pub trait OutboxReader: Send + 'static {
         std::future::ready(Ok(()))
     }
 
-    /// What became of each event of the batch. Confirmed ones are past; the others are copied to where parked events
-    /// are; both in one commit.
+    /// Acks the batch with the outcome of each event. In one commit, the cursor passes the batch and the events that
+    /// are not confirmed are copied to the parked events.
     fn ack(&mut self, settled: &[Settled]) -> impl Future<Output = Result<(), OutboxReaderError>> + Send;
 
-    /// Shows that the owner lives. Called when [`renew_after`](OutboxReader::renew_after) is over, also while a
-    /// batch is on its way.
+    /// Renews the lease (heartbeat). Called after [`renew_after`](OutboxReader::renew_after), also while a batch is in
+    /// flight.
     fn renew_lease(&mut self) -> impl Future<Output = Result<(), OutboxReaderError>> + Send;
 
-    /// When it wants to be kept again.
+    /// Time until the lease should be renewed.
     fn renew_after(&self) -> Duration;
 
-    /// Whether the batch is certainly still ours, by a clock that began before the lease did. Asked before anything is
-    /// sent: whoever was stopped for long must not send what another has sent since.
+    /// Whether the lease is certainly valid, by a clock that started before it did. Checked before each send: a relay
+    /// that was paused for long must not send what another has sent since.
     fn holds_lease(&self) -> bool;
 
-    /// Forgets what is published and older than this, in small bites. Never what is not published.
+    /// Retention: deletes published events older than this, in bounded batches. Never an unpublished one.
     fn prune(
         &mut self,
         older_than: Duration,
     ) -> impl Future<Output = Result<Pruned, OutboxReaderError>> + Send;
 
-    /// How much is left. Not exact: for people and alerts.
+    /// Measures the lag. Not exact: for people and alerts.
     fn lag(&mut self) -> impl Future<Output = Result<Lag, OutboxReaderError>> + Send;
 
-    /// Gives everything back, so that others take it at once.
+    /// Releases all leases, so that other relays can take over at once.
     fn release(&mut self) -> impl Future<Output = Result<(), OutboxReaderError>> + Send;
 }
 
@@ -81,21 +81,21 @@ pub trait OutboxReader: Send + 'static {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Batch {
-    /// Which batch of which source this is: the same if it is given again.
+    /// Identifies the batch. The same if it is given again.
     pub position: Position,
     /// The events. Never empty.
     pub events: Vec<Pending>,
-    /// They were parked and are tried again: one that fails is parked again at once.
+    /// A retry of parked events: one that fails is parked again at once.
     pub is_retry: bool,
 }
 
 impl Batch {
-    /// A batch of these.
+    /// A batch of these events.
     pub fn new(position: Position, events: Vec<Pending>) -> Self {
         Self { position, events, is_retry: false }
     }
 
-    /// A batch of parked events that are tried again.
+    /// A retry of these parked events.
     pub fn retry(position: Position, events: Vec<Pending>) -> Self {
         Self { position, events, is_retry: true }
     }
@@ -107,40 +107,40 @@ impl Batch {
 pub struct Pending {
     /// The event.
     pub event: Arc<Event>,
-    /// An earlier event of its key is parked: this one must not be sent but is to be [held](Settled::Held).
+    /// An earlier event of its key is parked: this one must not be sent, but [held](Settled::Held).
     pub held: bool,
-    /// Why it cannot be published, where its row cannot be read: it must not be sent but is to be [parked](Settled::Parked).
+    /// Why its row cannot be read, if so: the event must not be sent, but [parked](Settled::Parked).
     pub unreadable: Option<String>,
 }
 
 impl Pending {
-    /// One that may be sent.
+    /// An event that may be sent.
     pub fn new(event: Event) -> Self {
         Self { event: Arc::new(event), held: false, unreadable: None }
     }
 }
 
-/// What became of an event.
+/// The outcome of an event.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Settled {
     /// The sink has it.
     Confirmed,
-    /// It is set aside, and what comes after it in its key is held.
+    /// The event is parked, and later events of its key are held.
     Parked {
-        /// What the sink said.
+        /// The sink's error.
         error: String,
-        /// The sink will never take it: only a person has it tried again.
+        /// The sink will never accept it: only a person can have it retried.
         for_good: bool,
-        /// Only the event is set aside, and its key goes on.
+        /// Only the event is parked; its key continues.
         alone: bool,
     },
     /// An earlier event of its key is parked.
     Held,
 }
 
-/// Whose events these are: the tables, and the database system they are in. What was stored under another lineage says
-/// nothing here.
+/// Identifies an outbox: its tables and their database system. A cursor or checkpoint of another lineage does not
+/// apply.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct OutboxLineage {
     store: String,
@@ -152,13 +152,13 @@ impl OutboxLineage {
         Self { store, system }
     }
 
-    /// The tables' own part.
+    /// The part that identifies the tables.
     #[cfg(feature = "postgres")]
     pub(crate) fn store(&self) -> &str {
         &self.store
     }
 
-    /// Reads what [`Display`](fmt::Display) wrote: the tables' own lineage, and after a `/` the system's.
+    /// Parses what [`Display`](fmt::Display) wrote: the tables' lineage, and after a `/` the system's.
     pub fn read(text: &str) -> Self {
         match text.split_once('/') {
             Some((store, system)) => Self::new(store.to_owned(), Some(system.to_owned())),
@@ -166,7 +166,7 @@ impl OutboxLineage {
         }
     }
 
-    /// Whether both can be of one place. Where one does not know the system, the tables decide.
+    /// Whether both can be the same outbox. If either does not know the system, the tables decide.
     pub fn matches(&self, other: &Self) -> bool {
         let system = match (&self.system, &other.system) {
             (Some(one), Some(other)) => one == other,
@@ -183,34 +183,34 @@ impl fmt::Display for OutboxLineage {
     }
 }
 
-/// Names a batch. It has the lineage in it, so a position kept elsewhere cannot be taken for one of another database.
+/// Identifies a batch. The lineage keeps it from being mistaken for one of another database.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Position {
-    /// Of the source.
+    /// The outbox's lineage.
     pub lineage: OutboxLineage,
-    /// The rest, in the source's own words.
+    /// The cursor, in the outbox reader's own format.
     pub place: String,
 }
 
 impl Position {
-    /// As bytes, to be kept beside the events by a sink that can.
+    /// Encodes the position, for a sink that can store it beside the events.
     pub fn to_bytes(&self) -> Vec<u8> {
         format!("{}\n{}", self.lineage, self.place).into_bytes()
     }
 
-    /// What [`to_bytes`](Self::to_bytes) wrote.
+    /// Decodes what [`to_bytes`](Self::to_bytes) wrote.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let (lineage, place) = std::str::from_utf8(bytes).ok()?.split_once('\n')?;
         Some(Self { lineage: OutboxLineage::read(lineage), place: place.to_owned() })
     }
 }
 
-/// How far a sink that keeps the position beside the events has come.
+/// The checkpoint that a sink stores beside the events: what was published last.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SinkCheckpoint {
     /// The batch that was published last.
     pub position: Position,
-    /// Events of it that were not: parked, or behind one that is.
+    /// Events of that batch that were not published: parked, or held behind a parked event.
     pub left_out: Vec<LeftOut>,
 }
 
@@ -224,38 +224,38 @@ pub struct LeftOut {
 }
 
 impl LeftOut {
-    /// Whether it is this event.
+    /// Whether this names that event.
     pub fn is(&self, event: &Event) -> bool {
         self.event == event.id() && self.topic.as_ref().is_none_or(|topic| topic == event.topic())
     }
 }
 
 impl From<Uuid> for LeftOut {
-    /// The only event of its batch with this id.
+    /// Names the only event of its batch with this id.
     fn from(event: Uuid) -> Self {
         Self { event, topic: None }
     }
 }
 
-/// How much is left.
+/// The outbox's lag: how much is still to be published.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Lag {
-    /// Events not yet published, parked ones not counted. Counting stops at 10,000.
+    /// Unpublished events, without parked ones. Counting stops at 10,000.
     pub events: u64,
-    /// For how long the oldest of them waits.
+    /// Age of the oldest of them.
     pub oldest: Option<Duration>,
     /// Parked and held events. Counting stops at 10,000.
     pub parked: u64,
-    /// Lanes that are ours.
+    /// Outbox partitions that this relay owns.
     pub lanes: u32,
-    /// The highest epoch under which one of them is.
+    /// The highest epoch of an owned partition.
     pub epoch: Option<u64>,
-    /// What the server keeps of its log for us, where it says so.
+    /// Bytes of log that the server retains for this relay, if it says so.
     pub bytes: Option<u64>,
 }
 
-/// What was forgotten.
+/// What was pruned.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Pruned {
@@ -265,69 +265,71 @@ pub struct Pruned {
     pub rows: u64,
 }
 
-/// An event that is set aside or held.
+/// An event that is parked or held.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Parked {
-    /// Names what is held together: the partition key; of an event that has none, or is parked alone, its id, a slash and its topic.
+    /// The parked key: the partition key; if the event has none, or is parked alone, its id, a slash and its topic.
     pub key: String,
-    /// The event, payload and all.
+    /// The event with its payload.
     pub event: Event,
-    /// What the sink said; `None` for one that waits behind another.
+    /// The sink's error. `None`: the event is held behind another.
     pub error: Option<String>,
-    /// Since when.
+    /// When it was parked.
     pub since: SystemTime,
 }
 
 impl Parked {
-    /// The event's id, by which it is skipped, together with its topic where several have it.
+    /// The event's id, to skip it by; with its topic if several events share the id.
     pub fn id(&self) -> Uuid {
         self.event.id()
     }
 }
 
-/// Where to go on after the lineage has changed. A person's decision.
+/// Where to continue after the lineage has changed. A person decides.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Rebase {
-    /// Publish everything that is in the table, also what was published before: same ids.
+    /// Publish everything in the table, also what was published before, with the same ids.
     Everything,
-    /// Take all that is in the table for published.
+    /// Treat everything in the table as published.
     FromNow,
 }
 
-/// Why a source cannot go on.
+/// Why an outbox cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OutboxReaderError {
-    /// Another relay has taken the lanes over. Nothing was changed; `next` goes on with what is still ours.
-    #[error("another relay has taken over lanes of this one; it goes on with the others")]
+    /// Another relay has taken over partitions. Nothing was changed; `next` continues with those still owned.
+    #[error(
+        "another relay has taken over some of this relay's outbox partitions; it continues with the others"
+    )]
     Fenced,
     /// The cursor was written for other tables, or in another cluster.
     #[error(
-        "the cursor was written in {stored}, and this is {found}: another database answers to the name, or it was \
-         restored from a dump or upgraded; find out which, then say where to go on with `semel outbox rebase`"
+        "the cursor was written in {stored}, but this is {found}: the address leads to another database, or it was \
+         restored from a dump or upgraded; find out which, then choose where to continue with `semel outbox rebase`"
     )]
     OutboxLineage {
-        /// What the cursor says.
+        /// The lineage in the cursor.
         stored: OutboxLineage,
-        /// What is there.
+        /// The lineage of this outbox.
         found: OutboxLineage,
     },
-    /// It cannot be had whole, which a relay that publishes exactly once needs.
+    /// It cannot be leased as a whole, which an exactly-once relay needs.
     #[error(
-        "this source is shared by several relays, and exactly once needs it whole: use a source that can be taken by one"
+        "several relays share this outbox reader, but exactly-once needs the whole outbox: use a reader that one relay \
+         can lease alone"
     )]
     Shared,
-    /// The sink has more than this database has ever given it.
+    /// The sink is ahead of this database.
     #[error(
-        "the sink has had {reached}, and the outbox does not know that it was given: the database was restored from an \
+        "the sink's last batch is {reached}, but the outbox has no record of it: the database was restored from an \
          older backup, a standby without the last commits was promoted, or the outbox was rebased; find out what \
-         consumers have seen, then give this relay a transactional id of its own: it goes on where the outbox's own \
-         cursor is"
+         consumers have seen, then give this relay its own transactional id: it then continues from the outbox's cursor"
     )]
     Behind {
-        /// The batch that the sink has had last.
+        /// The last batch in the sink.
         reached: String,
     },
     /// The database.
@@ -336,7 +338,7 @@ pub enum OutboxReaderError {
 }
 
 impl OutboxReaderError {
-    /// Whether going on with `next` a little later makes sense.
+    /// Whether to retry `next` a little later.
     pub fn may_retry(&self) -> bool {
         match self {
             Self::Fenced => true,

@@ -1,4 +1,4 @@
-//! The loop: batch, waves, done, and again.
+//! The at-least-once loop: batch, rounds, ack, repeat.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -19,10 +19,10 @@ use crate::observe::names;
 use crate::outbox::Event;
 use crate::sink::{Published, Sink, SinkError};
 
-/// How often it is said that events wait.
+/// How often the log warns about waiting events.
 const WARN_EVERY: Duration = Duration::from_secs(60);
 
-/// Moves events from a source to a sink until it is stopped.
+/// Publishes events from an outbox to a sink until it is stopped.
 ///
 /// ```no_run
 /// # #[cfg(feature = "postgres")] {
@@ -34,7 +34,7 @@ const WARN_EVERY: Duration = Duration::from_secs(60);
 ///     let relay = Relay::new(outbox.source(), sink, RelayOptions::default());
 ///     let stop = relay.stop_handle();
 ///     tokio::spawn(async move {
-///         // … a signal comes …
+///         // … on a signal …
 ///         stop.stop();
 ///     });
 ///     relay.run().await?;
@@ -49,12 +49,12 @@ pub struct Relay<S, K> {
     wake: Wake,
     pub(super) stop: watch::Sender<bool>,
     pruned: Instant,
-    pub(super) promise: SinkProbe,
+    pub(super) sink_probe: SinkProbe,
     blame: Blame,
     pub(super) observer: Option<Observer>,
 }
 
-/// Who is told, and when the source was last asked for the sake of it.
+/// Where the relay counts, and when it last sampled and warned.
 pub(super) struct Observer {
     metrics: RelayMetrics,
     sampled: Option<Instant>,
@@ -62,7 +62,7 @@ pub(super) struct Observer {
 }
 
 impl Observer {
-    /// Says that events wait for long, not more often than once a minute.
+    /// Warns about waiting events, at most once a minute.
     fn warn_of(&mut self, lag: Lag, age: Duration) {
         let Some(oldest) = lag.oldest.filter(|oldest| *oldest > age) else { return };
         if self.warned.is_some_and(|at| at.elapsed() < WARN_EVERY) {
@@ -73,28 +73,28 @@ impl Observer {
             oldest_seconds = oldest.as_secs(),
             events = lag.events,
             bytes = lag.bytes,
-            "events wait to be published for long; see that the sink takes what it is given"
+            "events have been waiting long to be published; check that the sink accepts them"
         );
     }
 }
 
-/// Wakes a relay of this process: after a commit, instead of the next look. Never needed.
+/// Wakes a relay of this process after a commit, before its next poll. Optional.
 #[derive(Clone, Debug, Default)]
 pub struct Wake(Arc<Notify>);
 
 impl Wake {
-    /// Looks at once.
+    /// Makes the relay poll at once.
     pub fn wake(&self) {
         self.0.notify_one();
     }
 }
 
-/// Stops a relay in order: the batch on its way ends, and what it owns is given back.
+/// Stops a relay gracefully: it drains the batch in flight and releases its leases.
 #[derive(Clone, Debug)]
 pub struct RelayStopHandle(watch::Sender<bool>);
 
 impl RelayStopHandle {
-    /// Asks for the end. See [`RelayOptions::drain_timeout`].
+    /// Asks the relay to stop. See [`RelayOptions::drain_timeout`].
     pub fn stop(&self) {
         self.0.send_replace(true);
     }
@@ -104,84 +104,84 @@ impl RelayStopHandle {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct RelayStats {
-    /// Events the sink has confirmed.
+    /// Events that the sink confirmed.
     pub confirmed: u64,
-    /// Events set aside, and their successors.
+    /// Events that were parked, and events held behind them.
     pub parked: u64,
-    /// Batches that were done.
+    /// Batches that were acked.
     pub batches: u64,
 }
 
-/// Why a relay stopped by itself. What was not confirmed is still there.
+/// Why a relay stopped by itself. Events that were not confirmed are still in the outbox.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RelayError {
-    /// The source cannot go on, and trying again would not help.
+    /// The outbox cannot be read, and a retry would not help.
     #[error(transparent)]
     Outbox(#[from] OutboxReaderError),
-    /// Another relay has taken the sink over.
-    #[error("another relay has taken the sink over: {0}")]
+    /// Another relay has taken over the sink.
+    #[error("another relay has taken over the sink: {0}")]
     Fenced(SinkError),
-    /// The position beside the events was written for another outbox.
+    /// The sink's checkpoint was written for another outbox.
     #[error(
-        "the position in the sink is of the outbox {stored}, and this is {found}: two outboxes share a name in the \
-         sink, or the database was restored from a dump or upgraded; find out which, then give this relay a \
-         transactional id of its own: it goes on where the outbox's own cursor is"
+        "the sink's checkpoint belongs to the outbox {stored}, but this is {found}: two outboxes use the same name in \
+         the sink, or the database was restored from a dump or upgraded; find out which, then give this relay its own \
+         transactional id: it then continues from the outbox's cursor"
     )]
     OtherOutbox {
-        /// What the sink has.
+        /// The lineage in the sink's checkpoint.
         stored: OutboxLineage,
-        /// What is there.
+        /// The lineage of this outbox.
         found: OutboxLineage,
     },
-    /// The position beside the events cannot be used.
-    #[error("the position in the sink cannot be used: {0}")]
+    /// The sink's checkpoint cannot be used.
+    #[error("the sink's checkpoint cannot be used: {0}")]
     Position(String),
 }
 
 /// How a batch ended.
 enum Sent {
     Done,
-    /// It is no longer ours, or was left; it is given again by `next`.
+    /// The lease was lost, or the drain timed out; `next` gives the batch again.
     Left,
 }
 
 impl<S: OutboxReader, K: Sink> Relay<S, K> {
-    /// A relay that has not begun.
+    /// Creates a relay. [`run`](Self::run) starts it.
     pub fn new(source: S, sink: K, options: RelayOptions) -> Self {
         let (stop, _) = watch::channel(false);
-        let (wake, pruned, promise) = (Wake::default(), Instant::now(), SinkProbe::unknown());
+        let (wake, pruned, sink_probe) = (Wake::default(), Instant::now(), SinkProbe::unknown());
         let blame = Blame::default();
-        Self { source, sink, options, wake, stop, pruned, promise, blame, observer: None }
+        Self { source, sink, options, wake, stop, pruned, sink_probe, blame, observer: None }
     }
 
-    /// Counts here. Then, and only then, the source is asked every few seconds how much is left.
+    /// Counts in these metrics. Only then does the relay sample the outbox's lag every few seconds.
     pub fn observed_by(mut self, metrics: &RelayMetrics) -> Self {
         self.observer = Some(Observer { metrics: metrics.clone(), sampled: None, warned: None });
         self
     }
 
-    /// Wakes it.
+    /// A handle that wakes this relay.
     pub fn wake_handle(&self) -> Wake {
         self.wake.clone()
     }
 
-    /// Stops it.
+    /// A handle that stops this relay.
     pub fn stop_handle(&self) -> RelayStopHandle {
         RelayStopHandle(self.stop.clone())
     }
 
-    /// Runs until it is stopped, or until something needs a person. First the sink is [asked](Sink::probe) what stands in
-    /// the way of its promise, and each of that is logged as an error. Dropping the future is like a crash: nothing is
-    /// lost, and the batch on its way is sent again.
+    /// Runs until it is stopped, or until something needs a person. First it [probes](Sink::probe) the sink and logs
+    /// each violation of the sink's guarantee as an error. Dropping the future is like a crash: nothing is lost, and
+    /// the batch in flight is sent again.
     pub async fn run(mut self) -> Result<RelayStats, RelayError> {
         let mut ended = RelayStats::default();
         let mut stopped = self.stop.subscribe();
         let (mut idle, mut pause) = (self.options.probe.0, self.options.pause.0);
-        self.check_promise_first().await;
+        self.probe_sink_first().await;
         while !*stopped.borrow() {
             self.sample_if_due().await;
-            // Boxed: what a reader keeps while it reads would make the future of the relay large.
+            // Boxed: a reader's state would make the relay's future large.
             let next = Box::pin(self.source.next()).await;
             self.observe(|metrics| match &next {
                 Ok(_) => metrics.source_answered(),
@@ -191,7 +191,7 @@ impl<S: OutboxReader, K: Sink> Relay<S, K> {
                 Ok(Some(batch)) => self.send_observed(&batch, &mut ended).await,
                 Ok(None) => {
                     self.observe(RelayMetrics::succeeded);
-                    self.check_promise_if_due().await;
+                    self.probe_sink_if_due().await;
                     self.prune_if_due().await;
                     self.rest(idle, &mut stopped).await;
                     idle = (idle * 2).min(self.options.probe.1);
@@ -205,37 +205,36 @@ impl<S: OutboxReader, K: Sink> Relay<S, K> {
                     (idle, pause) = (self.options.probe.0, self.options.pause.0);
                     self.prune_if_due().await;
                 }
-                // Not at once: two who take each other for dead would keep the database busy with it.
+                // Not at once: two relays that take each other for dead would keep the database busy.
                 Ok(Sent::Left) | Err(RelayError::Outbox(OutboxReaderError::Fenced)) => {
                     within(self.options.pause.0, wait(&mut stopped)).await;
                 }
                 Err(RelayError::Outbox(error)) if error.may_retry() => {
-                    tracing::warn!(%error, "the relay's source failed; trying again");
+                    tracing::warn!(%error, "failed to read the outbox; will retry");
                     let _ = within(pause, wait(&mut stopped)).await;
-                    pause = grown(pause, &self.options);
+                    pause = next_backoff(pause, &self.options);
                 }
                 Err(error) => {
-                    tracing::error!(%error, "the relay stops");
+                    tracing::error!(%error, "the relay stops; fix the cause, then restart it");
                     let _ = self.release().await;
                     return Err(error);
                 }
             }
         }
         if let Err(error) = self.release().await {
-            tracing::warn!(%error, "lanes were not given back; others take them when the lease is over");
+            tracing::warn!(%error, "failed to release the outbox; other relays take over when the lease expires");
         }
         Ok(ended)
     }
 
-    /// Gives everything back. First the sink goes, and with it what it has queued and not sent: once another relay has the
-    /// lanes, that would overtake what the other sends.
+    /// Releases all leases. Drops the sink and its queue first: later, that would overtake what another relay sends.
     pub(super) async fn release(self) -> Result<(), OutboxReaderError> {
         let Self { mut source, sink, .. } = self;
         drop(sink);
         Box::pin(source.release()).await
     }
 
-    /// Waits for the next look. A wake or a stop ends it.
+    /// Waits until the next poll. A wake or a stop ends the wait.
     pub(super) async fn rest(&mut self, idle: Duration, stopped: &mut watch::Receiver<bool>) {
         tokio::select! {
             biased;
@@ -264,14 +263,14 @@ impl<S: OutboxReader, K: Sink> Relay<S, K> {
         sent
     }
 
-    /// Sends a batch until each of its events is confirmed or set aside.
+    /// Sends a batch until each of its events is confirmed or parked.
     async fn send(&mut self, batch: &Batch, ended: &mut RelayStats) -> Result<Sent, RelayError> {
         let mut stopped = self.stop.subscribe();
-        let mut waves = BatchProgress::new(batch, &self.options);
+        let mut progress = BatchProgress::new(batch, &self.options);
         let mut pause = self.options.pause.0;
         let (mut confirmed, mut leave_at) = (0, None);
         loop {
-            let ready = waves.ready();
+            let ready = progress.ready();
             if ready.is_empty() {
                 break;
             }
@@ -289,24 +288,29 @@ impl<S: OutboxReader, K: Sink> Relay<S, K> {
             let Some(answers) = self.publish_observed(&events, &mut leave_at).await? else {
                 return Ok(Sent::Left);
             };
-            let folded = waves.fold(&ready, answers, Instant::now(), &mut self.blame);
-            if let Some(error) = folded.fenced {
+            let round = progress.apply(&ready, answers, Instant::now(), &mut self.blame);
+            if let Some(error) = round.fenced {
                 return Err(RelayError::Fenced(error));
             }
-            confirmed += folded.confirmed as u64;
-            if folded.confirmed + folded.parked + folded.read_past > 0 {
+            confirmed += round.confirmed as u64;
+            if round.confirmed + round.parked + round.read_past > 0 {
                 pause = self.options.pause.0;
             }
-            if folded.read_past > 0 {
+            if round.read_past > 0 {
                 tracing::warn!(
-                    keys = folded.read_past,
-                    "the sink confirms nothing: it is down, or these keys fail; they are parked, and others are tried"
+                    keys = round.read_past,
+                    "the sink confirmed nothing: it is down, or these keys fail; parked them to try other events"
                 );
             }
-            if let Some(error) = folded.failure {
-                tracing::warn!(%error, confirmed = folded.confirmed, sent = ready.len(), "the sink failed");
-                // Nothing is left to be tried again.
-                if waves.ready().is_empty() {
+            if let Some(error) = round.failure {
+                tracing::warn!(
+                    %error,
+                    confirmed = round.confirmed,
+                    sent = ready.len(),
+                    "the sink did not confirm all events; the others are retried or parked"
+                );
+                // Nothing is left to retry.
+                if progress.ready().is_empty() {
                     continue;
                 }
                 let rest = within(pause, async {
@@ -316,14 +320,14 @@ impl<S: OutboxReader, K: Sink> Relay<S, K> {
                         std::future::pending().await
                     }
                 });
-                if self.keeping(rest).await?.is_none() {
+                if self.while_renewing(rest).await?.is_none() {
                     return Ok(Sent::Left);
                 }
-                pause = grown(pause, &self.options);
+                pause = next_backoff(pause, &self.options);
                 self.sample_if_due().await;
             }
         }
-        let settled = waves.settled();
+        let settled = progress.settled();
         Box::pin(self.source.ack(&settled)).await?;
         crash::point(crash::AFTER_DONE);
         self.observe(|metrics| {
@@ -336,7 +340,7 @@ impl<S: OutboxReader, K: Sink> Relay<S, K> {
         Ok(Sent::Done)
     }
 
-    /// One call to the sink, and a span for each of its events.
+    /// Makes one call to the sink, with a span for each of its events.
     async fn publish_observed(
         &mut self,
         events: &[Arc<Event>],
@@ -346,22 +350,22 @@ impl<S: OutboxReader, K: Sink> Relay<S, K> {
         let began = Instant::now();
         self.observe(RelayMetrics::call_begins);
         let answers = self.publish(events, leave_at).await;
-        let Ok(Some(told)) = &answers else {
+        let Ok(Some(results)) = &answers else {
             self.observe(RelayMetrics::call_left);
             return answers;
         };
-        for (span, answer) in spans.iter().zip(told) {
+        for (span, answer) in spans.iter().zip(results) {
             match answer {
                 Published::Confirmed => record(span, "confirmed", None),
                 Published::Failed(error) => record(span, "failed", Some(error)),
                 Published::Refused(error) => record(span, "refused", Some(error)),
             }
         }
-        self.observe(|metrics| metrics.call_ends(began.elapsed(), told));
+        self.observe(|metrics| metrics.call_ends(began.elapsed(), results));
         answers
     }
 
-    /// Gives events to the sink. `None`: the batch is not ours any more, or it takes longer than a farewell does.
+    /// Gives events to the sink. `None`: the lease was lost, or the drain timed out.
     async fn publish(
         &mut self,
         events: &[Arc<Event>],
@@ -385,25 +389,25 @@ impl<S: OutboxReader, K: Sink> Relay<S, K> {
                 () = drain_timeout => None,
             }
         };
-        let answers = keeping(source, observer.as_ref(), publish).await;
+        let answers = while_renewing(source, observer.as_ref(), publish).await;
         crash::point(crash::AFTER_PUBLISH);
         answers.map(Option::flatten)
     }
 
-    pub(super) async fn keeping<T>(
+    pub(super) async fn while_renewing<T>(
         &mut self,
         work: impl Future<Output = T>,
     ) -> Result<Option<T>, RelayError> {
-        keeping(&mut self.source, self.observer.as_ref(), work).await
+        while_renewing(&mut self.source, self.observer.as_ref(), work).await
     }
 
-    pub(super) fn observe(&self, told: impl FnOnce(&RelayMetrics)) {
+    pub(super) fn observe(&self, count: impl FnOnce(&RelayMetrics)) {
         if let Some(observer) = &self.observer {
-            told(&observer.metrics);
+            count(&observer.metrics);
         }
     }
 
-    /// Asks how much is left, if anybody wants to know and it is time.
+    /// Samples the lag, if the relay is observed and a sample is due.
     pub(super) async fn sample_if_due(&mut self) {
         let Some(observer) = &mut self.observer else { return };
         if observer.sampled.is_some_and(|at| at.elapsed() < SAMPLE_EVERY) {
@@ -416,10 +420,10 @@ impl<S: OutboxReader, K: Sink> Relay<S, K> {
                 observer.metrics.sampled(lag);
                 observer.warn_of(lag, self.options.warn_age);
             }
-            // Said loudly by what depends on it, at the next turn.
+            // Only debug: the next iteration warns.
             Err(error) => {
                 observer.metrics.source_failed(&error);
-                tracing::debug!(%error, "it is not known how much is left");
+                tracing::debug!(%error, "failed to measure the outbox's lag");
             }
         }
     }
@@ -432,17 +436,17 @@ impl<S: OutboxReader, K: Sink> Relay<S, K> {
         self.pruned = Instant::now();
         match Box::pin(self.source.prune(prune.older_than)).await {
             Ok(pruned) if pruned != Default::default() => {
-                tracing::debug!(?pruned, "published events forgotten")
+                tracing::debug!(?pruned, "pruned published events")
             }
             Ok(_) => {}
-            // Later: nothing depends on it.
-            Err(error) => tracing::warn!(%error, "published events were not forgotten"),
+            // Nothing depends on it; the next prune tries again.
+            Err(error) => tracing::warn!(%error, "failed to prune published events; will retry"),
         }
     }
 }
 
-/// Does something that takes long while the source is kept. `None`: the source lost what this is about.
-pub(super) async fn keeping<S: OutboxReader, T>(
+/// Runs something slow while renewing the lease (heartbeat). `None`: the lease was lost.
+pub(super) async fn while_renewing<S: OutboxReader, T>(
     source: &mut S,
     observer: Option<&Observer>,
     work: impl Future<Output = T>,
@@ -460,7 +464,7 @@ pub(super) async fn keeping<S: OutboxReader, T>(
             Err(error) if !error.may_retry() => return Err(error.into()),
             Err(error) => {
                 observer.iter().for_each(|observer| observer.metrics.source_failed(&error));
-                tracing::warn!(%error, "the relay's lease was not renewed; trying again");
+                tracing::warn!(%error, "failed to renew the relay's lease; will retry");
             }
         }
         if !source.holds_lease() {
@@ -469,7 +473,7 @@ pub(super) async fn keeping<S: OutboxReader, T>(
     }
 }
 
-/// A span for each event, if anybody looks at them: under the batch, and naming the trace in which it was appended.
+/// A span for each event, if enabled: below the batch's span, with the trace in which it was appended.
 pub(super) fn spans(events: &[Arc<Event>]) -> Vec<tracing::Span> {
     if !tracing::span_enabled!(tracing::Level::INFO) {
         return Vec::new();
@@ -488,7 +492,7 @@ pub(super) fn spans(events: &[Arc<Event>]) -> Vec<tracing::Span> {
     events.iter().map(span).collect()
 }
 
-/// What became of the event of a span.
+/// Records an event's outcome in its span.
 pub(super) fn record(span: &tracing::Span, outcome: &str, error: Option<&SinkError>) {
     span.record("outcome", outcome);
     if let Some(error) = error {
@@ -496,18 +500,18 @@ pub(super) fn record(span: &tracing::Span, outcome: &str, error: Option<&SinkErr
     }
 }
 
-/// Ends with the time or with the work.
+/// Runs the work for at most this long.
 pub(super) async fn within(time: Duration, work: impl Future<Output = ()>) {
     let _ = tokio::time::timeout(time, work).await;
 }
 
 pub(super) async fn wait(stopped: &mut watch::Receiver<bool>) {
-    // The sender is ours: it outlives the wait.
+    // The relay owns the sender, so it outlives the wait.
     let _ = stopped.wait_for(|stopped| *stopped).await;
 }
 
-/// Twice as long, a little by chance so that many do not come at once.
-pub(super) fn grown(pause: Duration, options: &RelayOptions) -> Duration {
+/// Exponential backoff with jitter, so that many relays do not retry at once.
+pub(super) fn next_backoff(pause: Duration, options: &RelayOptions) -> Duration {
     let twice = (pause * 2).min(options.pause.1);
     twice.mul_f64(0.8 + 0.2 * fastrand::f64()).max(options.pause.0)
 }

@@ -1,95 +1,95 @@
-//! Whether the sink can keep what it promises: asked when the relay starts, and said where operators look.
+//! Checks that the sink's configuration can keep its guarantee: when the relay starts, with violations in the log.
 //!
-//! Said, not refused: what is in the outbox is better published to a broker that may forget it than to none. A broker that
-//! is away is asked again later; the relay works meanwhile as it would.
+//! A violation is logged but does not stop the relay: publishing to a broker that may lose events is better than not
+//! publishing at all. A broker that is down is probed again later; the relay runs as usual meanwhile.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use super::outbox_reader::OutboxReader;
-use super::run::{Relay, keeping, wait};
+use super::run::{Relay, wait, while_renewing};
 use crate::sink::{Sink, SinkError};
 
-/// The longest that events wait for the answer.
+/// Longest time that events wait for the probe.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// When it is asked again if there was none, at first and at most: seldom, and only when no events wait for it.
-const AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(600));
+/// Backoff after a failed probe, first and longest: rare, and only while no events are waiting.
+const RETRY_AFTER: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(600));
 
-/// When the sink is asked next.
+/// When the sink is probed next.
 pub(super) struct SinkProbe {
-    /// `None`: it has answered.
-    ask_at: Option<Instant>,
-    again: Duration,
-    said: Vec<String>,
+    /// `None`: the probe succeeded.
+    due_at: Option<Instant>,
+    retry_after: Duration,
+    logged: Vec<String>,
 }
 
 impl SinkProbe {
     pub(super) fn unknown() -> Self {
-        Self { ask_at: Some(Instant::now()), again: AGAIN.0, said: Vec::new() }
+        Self { due_at: Some(Instant::now()), retry_after: RETRY_AFTER.0, logged: Vec::new() }
     }
 }
 
 impl<S: OutboxReader, K: Sink> Relay<S, K> {
-    /// Asks the sink before anything is published. A stop ends it.
-    pub(super) async fn check_promise_first(&mut self) {
-        if self.promise.again == AGAIN.0 {
-            self.check_promise_if_due().await;
+    /// Probes the sink before anything is published. A stop ends the probe.
+    pub(super) async fn probe_sink_first(&mut self) {
+        if self.sink_probe.retry_after == RETRY_AFTER.0 {
+            self.probe_sink_if_due().await;
         }
     }
 
-    /// Asks the sink, if it has not answered yet and it is time: for when there is nothing else to do.
-    pub(super) async fn check_promise_if_due(&mut self) {
-        if self.promise.ask_at.is_none_or(|at| at > Instant::now()) {
+    /// Probes the sink if a probe is due. Called while the relay is idle.
+    pub(super) async fn probe_sink_if_due(&mut self) {
+        if self.sink_probe.due_at.is_none_or(|at| at > Instant::now()) {
             return;
         }
         let mut stopped = self.stop.subscribe();
         let Self { source, sink, observer, .. } = self;
-        let asked = async {
+        let probed = async {
             tokio::select! {
                 biased;
                 () = wait(&mut stopped) => None,
                 answer = tokio::time::timeout(PATIENCE, sink.probe()) => Some(answer),
             }
         };
-        // At the start there is nothing to keep yet. A source that is in trouble says so at its next turn.
+        // At the start there is no lease to renew. A failing outbox is reported by the next iteration.
         let answer = match source.holds_lease() {
-            true => keeping(source, observer.as_ref(), asked).await.ok().flatten().flatten(),
-            false => asked.await,
+            true => while_renewing(source, observer.as_ref(), probed).await.ok().flatten().flatten(),
+            false => probed.await,
         };
         match answer {
             Some(Ok(Ok(()))) => {
-                self.promise.ask_at = None;
-                self.say_what_is_broken();
+                self.sink_probe.due_at = None;
+                self.log_violations();
             }
             Some(Ok(Err(error))) => {
-                self.say_what_is_broken();
-                self.ask_again(&error);
+                self.log_violations();
+                self.retry_later(&error);
             }
             Some(Err(_)) => {
-                self.say_what_is_broken();
-                self.ask_again(&SinkError::not_published("the sink did not answer in time"));
+                self.log_violations();
+                self.retry_later(&SinkError::not_published("the sink did not answer in time"));
             }
             None => {}
         }
     }
 
-    /// Each thing once.
-    fn say_what_is_broken(&mut self) {
+    /// Logs each violation once.
+    fn log_violations(&mut self) {
         for why in self.sink.guarantee().violations {
-            if !self.promise.said.contains(&why) {
+            if !self.sink_probe.logged.contains(&why) {
                 tracing::error!(%why, "this configuration cannot keep what it promises");
-                self.promise.said.push(why);
+                self.sink_probe.logged.push(why);
             }
         }
     }
 
-    fn ask_again(&mut self, error: &SinkError) {
-        let SinkProbe { ask_at, again, .. } = &mut self.promise;
-        if *again == AGAIN.0 {
-            tracing::warn!(%error, "it could not be found out whether the promise is kept; the sink is asked again");
+    fn retry_later(&mut self, error: &SinkError) {
+        let SinkProbe { due_at, retry_after, .. } = &mut self.sink_probe;
+        if *retry_after == RETRY_AFTER.0 {
+            tracing::warn!(%error, "could not verify the sink's configuration; will retry");
         }
-        *ask_at = Some(Instant::now() + *again);
-        *again = (*again * 2).min(AGAIN.1);
+        *due_at = Some(Instant::now() + *retry_after);
+        *retry_after = (*retry_after * 2).min(RETRY_AFTER.1);
     }
 }

@@ -6,7 +6,7 @@ fn position(place: &str) -> Position {
     Position { lineage: OutboxLineage::read("a/1"), place: place.to_owned() }
 }
 
-/// Events of these keys and topics.
+/// Events with these keys and topics.
 fn batch(events: &[(&str, &str)]) -> Batch {
     let pending = |(key, topic): &(&str, &str)| {
         Pending::new(Event::new(topic, "made", "{}").unwrap().key(key).unwrap())
@@ -48,7 +48,7 @@ fn all_goes_in_one_transaction_whatever_the_topics() {
 #[test]
 fn of_the_positions_batch_only_what_was_left_out_is_open() {
     let mut batch = batch(&[("a", "t"), ("b", "t"), ("c", "t"), ("d", "t")]);
-    // Held since it was published, and held as it was.
+    // The first was published and is held since; the last was held from the start.
     batch.events[0].held = true;
     batch.events[3].held = true;
     let reached =
@@ -79,7 +79,7 @@ fn a_named_event_parks_its_key_or_itself_and_the_rest_goes() {
     assert_eq!(alone.next(), [1, 2]);
 }
 
-/// Which of these are taken, in transactions of which one with a bad event fails as a whole.
+/// Publishes to a sink that fails every transaction with a bad event.
 fn publish(batch: &Batch, bad: &[usize]) -> (Vec<Settled>, u32) {
     let mut parts = parts(batch, None);
     let mut transactions = 0;
@@ -124,7 +124,7 @@ fn an_event_has_its_tries_and_the_next_of_its_topic_one() {
     assert_eq!(parts.next(), [2]);
 }
 
-/// The first is left out and the second, with its id on another topic, is published: that is known afterwards.
+/// The first is left out; the second, with the same id on another topic, is published. The checkpoint tells them apart.
 #[test]
 fn two_events_with_one_id_are_two_events() {
     let mut batch = batch(&[("a", "t"), ("b", "u"), ("c", "u")]);
@@ -137,7 +137,7 @@ fn two_events_with_one_id_are_two_events() {
     assert_eq!(left_out, [LeftOut { event: id(&batch, 0), topic: Some("t".into()) }]);
     let reached = SinkCheckpoint { position: position("here"), left_out };
     assert_eq!(parts(&batch, Some(&reached)).next(), [0]);
-    // As an older relay wrote it.
+    // As written by an older relay.
     let reached = SinkCheckpoint { position: position("here"), left_out: vec![left(&batch, 0)] };
     assert_eq!(parts(&batch, Some(&reached)).next(), [0, 1]);
 }

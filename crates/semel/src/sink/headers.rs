@@ -1,26 +1,26 @@
-//! What travels with an event beside its payload, under the same names whatever the broker.
+//! The headers that an event carries, with the same names for every broker.
 
 use crate::outbox::Event;
 
 /// The event's id: the same however often it is published.
 pub const ID: &str = "semel-id";
-/// What happened.
+/// The event's type.
 pub const KIND: &str = "semel-type";
 /// The intent that caused it, as 64 hexadecimal digits.
 pub const INTENT: &str = "semel-intent";
-/// The type of what the event is about.
+/// The aggregate's type.
 pub const AGGREGATE_TYPE: &str = "semel-aggregate-type";
-/// Which one of that type.
+/// The aggregate's id.
 pub const AGGREGATE_ID: &str = "semel-aggregate-id";
-/// Where a message came from, when it is passed on: the topic, queue or stream.
+/// The topic, queue or stream that a forwarded message came from.
 pub const SOURCE: &str = "semel-source";
-/// What the order is kept by, where there is no other place for it.
+/// The key that the event is ordered by, if the broker has no field for it.
 pub const KEY: &str = "semel-key";
-/// Which attempt to pass a message on this is, from 1.
+/// Attempt number of a forwarded message, starting at 1.
 pub const ATTEMPT: &str = "semel-attempt";
-/// The trace context of the transaction that appended it, as W3C has it.
+/// The W3C trace context of the transaction that appended the event.
 pub const TRACE_PARENT: &str = "traceparent";
-/// How the payload is to be read.
+/// The payload's content type.
 pub const CONTENT_TYPE: &str = "content-type";
 
 /// How semel's own headers are written.
@@ -30,17 +30,17 @@ pub enum Style {
     /// `semel-id`, `semel-type` and so on.
     #[default]
     Plain,
-    /// As [`Plain`](Style::Plain), and the attributes of CloudEvents 1.0 in binary mode, for readers who expect those.
+    /// As [`Plain`](Style::Plain), plus the attributes of CloudEvents 1.0 in binary mode.
     CloudEvents {
-        /// CloudEvents' `source`: who tells this, as a URI reference.
+        /// CloudEvents' `source`: the producer of the event, as a URI reference.
         source: String,
     },
 }
 
 /// The headers of one event: semel's own first, then the event's in their order.
 ///
-/// A header of the event's that has a name of semel's gives way to it, also `semel-key`, which some sinks add. `ce` is the prefix that CloudEvents gives its
-/// attributes in the protocol at hand: `ce_` in Kafka, `ce-` in HTTP and NATS.
+/// If an event's header has the name of one of semel's, semel's wins; also `semel-key`, which some sinks add. `ce` is
+/// the prefix of CloudEvents' attributes in the protocol: `ce_` in Kafka, `ce-` in HTTP and NATS.
 ///
 /// ```
 /// use semel::outbox::Event;
@@ -109,7 +109,7 @@ mod tests {
         let headers = of(&event, &Style::Plain, "ce_");
         assert_eq!(value(&headers, CONTENT_TYPE), Some("application/json"));
         assert_eq!(value(&headers, "Content-Type"), None);
-        // As a service in another language may write it.
+        // As a service in another language may insert it.
         let mut event = event;
         event.headers.push((KEY.to_owned(), "another".to_owned()));
         assert_eq!(value(&of(&event, &Style::Plain, "ce_"), KEY), None);

@@ -1,7 +1,7 @@
-//! Where events go: the seam to a broker.
+//! Sinks publish events to a broker.
 //!
-//! A sink takes events in order and says of each what became of it. It never says that an event is there without the
-//! broker's own word for it. What a broker can promise differs, so each sink states its [guarantee](Sink::guarantee).
+//! A sink publishes events in order and returns a result for each. It confirms only what the broker acked. Brokers
+//! differ, so each sink states its [guarantee](Sink::guarantee).
 
 use std::fmt;
 use std::future::Future;
@@ -26,7 +26,7 @@ pub mod nats;
     feature = "sqs",
     feature = "webhook"
 ))]
-// Each sink uses its part of it.
+// No sink uses all of it.
 #[cfg_attr(not(all(feature = "kafka", feature = "redis")), allow(dead_code))]
 mod publish_results;
 #[cfg(feature = "rabbitmq")]
@@ -40,24 +40,25 @@ pub mod sqs;
 #[cfg(feature = "webhook")]
 pub mod webhook;
 
-/// Takes events for a broker.
+/// Publishes events to a broker.
 ///
 /// Laws of an implementation:
-/// - [`Published::Confirmed`] is the broker's word that it has the event, as durably as it was asked to.
-/// - **Order.** Of events with the same [`ordered_by`](Event::ordered_by) and topic in one call, one that comes after
-///   another that was not confirmed is not confirmed either, and does not get to the broker before it.
-/// - The answers are as many as the events, in their order.
-/// - [`Published::Refused`] only where the broker would refuse the same event for ever (too large, no such topic by
-///   configuration). What may be better tomorrow is [`Published::Failed`].
-/// - It ends within a bound of its own: a broker that does not answer is [`Published::Failed`], maybe published.
-/// - The event's id, type, headers, trace context and intent travel with it; see each sink for where.
-/// - Dropping the future leaves everything that was not answered in doubt, and the sink usable.
+/// - [`Published::Confirmed`]: the broker acked the event, with the durability that was asked for.
+/// - **Order.** Among events with the same [`ordered_by`](Event::ordered_by) and topic in one call, an event behind an
+///   unconfirmed one is not confirmed either, and does not reach the broker before it.
+/// - One result per event, in their order.
+/// - [`Published::Refused`] only if the broker would refuse the same event for ever (too large, no such topic by
+///   configuration). An error that may go away is [`Published::Failed`].
+/// - A call ends within its own time limit: if the broker does not answer, the result is [`Published::Failed`], maybe
+///   published.
+/// - The event's id, type, headers, trace context and intent are sent with it; each sink documents where.
+/// - Dropping the future leaves all events without a result in doubt, and the sink usable.
 pub trait Sink: Send + 'static {
-    /// What holds for whoever reads from the broker.
+    /// What readers of the broker can rely on.
     fn guarantee(&self) -> Guarantee;
 
-    /// Connects without publishing anything or disturbing anybody, so that [`guarantee`](Sink::guarantee) knows what
-    /// stands in its way. An error: the broker could not be asked.
+    /// Checks the broker's configuration, so that [`guarantee`](Sink::guarantee) can list violations. Publishes nothing
+    /// and affects no other client. An error: the broker could not be asked.
     fn probe(&mut self) -> impl Future<Output = Result<(), SinkError>> + Send {
         std::future::ready(Ok(()))
     }
@@ -66,17 +67,17 @@ pub trait Sink: Send + 'static {
     fn publish(&mut self, events: &[Arc<Event>]) -> impl Future<Output = Vec<Published>> + Send;
 }
 
-/// A sink whose broker keeps the relay's position in one transaction with the events.
+/// A sink whose broker stores the relay's checkpoint (position) in one transaction with the events.
 ///
-/// Laws beside those of [`Sink`]:
-/// - After [`begin`](ExactlyOnce::begin) nobody who began before can commit any more.
+/// Laws in addition to those of [`Sink`]:
+/// - After [`begin`](ExactlyOnce::begin), no relay that began earlier can commit any more (fencing).
 /// - [`publish_at`](ExactlyOnce::publish_at) makes all events and the position visible, or none of them. An error says
-///   whether that is known; when it is not, the sink has to begin again, and the position it then gives decides.
+///   whether that is known; if not, the sink has to begin again, and the position it then returns decides.
 pub trait ExactlyOnce: Sink {
-    /// Fences everybody who began before, then reads the last committed position.
+    /// Fences every relay that began earlier, then reads the last committed position.
     fn begin(&mut self) -> impl Future<Output = Result<Option<Vec<u8>>, SinkError>> + Send;
 
-    /// Events and position, in one transaction.
+    /// Commits events and position in one transaction.
     fn publish_at(
         &mut self,
         events: &[Arc<Event>],
@@ -84,15 +85,15 @@ pub trait ExactlyOnce: Sink {
     ) -> impl Future<Output = Result<(), SinkError>> + Send;
 }
 
-/// What became of one event.
+/// The result of publishing one event.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Published {
     /// The broker has it.
     Confirmed,
-    /// Not confirmed, and worth another try.
+    /// Not confirmed, and worth a retry.
     Failed(SinkError),
-    /// The broker will never take it as it is.
+    /// The broker will never accept it as it is.
     Refused(SinkError),
 }
 
@@ -109,7 +110,7 @@ pub struct SinkError {
 }
 
 impl SinkError {
-    /// It did not get to the broker.
+    /// The event was not published.
     pub fn not_published(message: impl Into<String>) -> Self {
         Self {
             message: message.into(),
@@ -121,54 +122,54 @@ impl SinkError {
         }
     }
 
-    /// It was not even sent, because the call had no time left for it or nobody to send it to: that says nothing of the event,
-    /// and does not count as a try.
+    /// Not even sent: the call had no time left or no reachable endpoint. Says nothing about the event, and does not
+    /// count as an attempt.
     pub fn not_tried(message: impl Into<String>) -> Self {
         Self { not_tried: true, ..Self::not_published(message) }
     }
 
-    /// It may have got there; published again, it has the same id.
+    /// In doubt: the event may have been published. A retry has the same id.
     pub fn maybe_published(message: impl Into<String>) -> Self {
         Self { maybe: true, ..Self::not_published(message) }
     }
 
-    /// Another relay has taken over: this one must stop, not retry.
+    /// Fenced: another relay has taken over. This one must stop, not retry.
     pub fn fenced(message: impl Into<String>) -> Self {
         Self { fenced: true, ..Self::not_published(message) }
     }
 
-    /// Nothing of a transaction was published, because the broker will never take this event.
+    /// Nothing of a transaction was published, because the broker will never accept this event.
     pub fn refused(event: Uuid, message: impl Into<String>) -> Self {
         Self { refused: Some(event), ..Self::not_published(message) }
     }
 
-    /// The sink is there, and only the place that this event goes to is not: its key is parked, however many others are with it.
+    /// Only this event's destination is down, not the sink: its key is parked, however many others fail too.
     #[must_use]
     pub fn destination_down(self) -> Self {
         Self { destination_down: true, ..self }
     }
 
-    /// Whether only the place that the event goes to is not there.
+    /// Whether only the event's destination is down.
     pub fn is_of_one_place(&self) -> bool {
         self.destination_down
     }
 
-    /// Whether it was not even sent.
+    /// Whether the event was not even sent.
     pub fn is_not_tried(&self) -> bool {
         self.not_tried
     }
 
-    /// The event because of which a whole transaction was refused, where it is known.
+    /// The event that caused a whole transaction to be refused, if known.
     pub fn refused_event(&self) -> Option<Uuid> {
         self.refused
     }
 
-    /// Whether it may be published all the same.
+    /// Whether it is in doubt: the event may have been published.
     pub fn is_maybe_published(&self) -> bool {
         self.maybe
     }
 
-    /// Whether another relay has taken over.
+    /// Whether another relay has taken over (fencing).
     pub fn is_fenced(&self) -> bool {
         self.fenced
     }
@@ -178,22 +179,22 @@ impl SinkError {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum DeliverySemantics {
-    /// Once or, after a crash or a lost answer, more often: always with the same id.
+    /// Once or, after a crash or a lost ack, more often: always with the same id.
     AtLeastOnce,
-    /// As before, but the broker drops repeats it sees within a window.
+    /// At least once, but the broker drops duplicates within a window.
     Deduplicated,
     /// Once, for readers of committed data.
     ExactlyOnce,
 }
 
-/// What a sink promises, and what in its configuration stands in the way.
+/// What a sink guarantees, and the configuration problems that break it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Guarantee {
-    /// How often.
+    /// How often a reader may see an event.
     pub delivery: DeliverySemantics,
-    /// In one sentence, for people.
+    /// The guarantee in one sentence, for people.
     pub sentence: String,
-    /// What is configured so that the promise cannot be kept: each with what to do about it. Empty: it holds.
+    /// Configuration problems that break the guarantee, each with its remedy. Empty: the guarantee holds.
     pub violations: Vec<String>,
 }
 

@@ -1,15 +1,16 @@
-//! NATS JetStream: acknowledged by a stream, repeats dropped by it.
+//! NATS JetStream: a stream acks each event, and drops duplicates.
 //!
 //! | in the message | from the event |
 //! |---|---|
 //! | subject | its topic |
-//! | `Nats-Msg-Id` | its id, a dot and the SHA-256 of its topic: within the stream's duplicate window a repeat is acknowledged and not stored again |
-//! | headers | as everywhere, see [`headers`]; `semel-key` is its partition key |
+//! | `Nats-Msg-Id` | its id, a dot, SHA-256 of its topic: a repeat within the duplicate window is acked, not stored |
+//! | headers | the common ones, see [`headers`]; `semel-key` is its partition key |
 //!
-//! An event that no stream listens for is not confirmed. With [`stream`](NatsOptions::stream) only that stream may take it.
+//! If no stream has the subject, the event is not confirmed. With [`stream`](NatsOptions::stream) only that stream may
+//! store it.
 //!
-//! What NATS cannot promise: a server acknowledges before the bytes are on the disk unless `sync_interval: always` is set;
-//! a stream with three replicas outlives one that loses power.
+//! What NATS cannot guarantee: a server acks before the bytes are on disk unless `sync_interval: always` is set. A
+//! stream with three replicas survives the power loss of one server.
 
 use std::str::FromStr;
 use std::sync::Arc;
@@ -27,7 +28,7 @@ use super::repeats::deduplication_id;
 use super::{DeliverySemantics, Guarantee, Published, Sink, SinkError};
 use crate::outbox::Event;
 
-/// Headers with which a message tells the server what to do with it: not for events to set.
+/// Prefix of headers that control the server: events must not set them.
 const SERVERS_OWN: &str = "nats-";
 
 /// Where and how to publish. See [`NatsSink::options`].
@@ -41,25 +42,25 @@ pub struct NatsOptions {
 }
 
 impl NatsOptions {
-    /// The stream that has to take the events: whichever listens unless said otherwise.
+    /// The stream that must store the events: by default any stream that has the subject.
     pub fn stream(mut self, stream: &str) -> Self {
         self.stream = Some(stream.to_owned());
         self
     }
 
-    /// Also the attributes of CloudEvents in binary mode, told by this source (a URI reference).
+    /// Also sends the attributes of CloudEvents in binary mode, with this `source` (a URI reference).
     pub fn cloud_events(mut self, source: &str) -> Self {
         self.style = Style::CloudEvents { source: source.to_owned() };
         self
     }
 
-    /// The longest that one call takes before it gives up on the broker: 30 s.
+    /// Timeout of one call: by default 30 s.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout.max(Duration::from_millis(100));
         self
     }
 
-    /// A sink. It connects when it first publishes.
+    /// Creates the sink. It connects when it first publishes.
     pub fn open(self) -> NatsSink {
         NatsSink { options: self, context: None, left: false, violations: Vec::new() }
     }
@@ -76,13 +77,13 @@ impl NatsOptions {
 pub struct NatsSink {
     options: NatsOptions,
     context: Option<jetstream::Context>,
-    /// A call was left before its end: what it sent is not known.
+    /// The last call was cancelled: it is in doubt what it sent.
     left: bool,
     violations: Vec<String>,
 }
 
 impl NatsSink {
-    /// A sink for the server at this `nats://` address.
+    /// Options of a sink for the server at this `nats://` address.
     pub fn options(url: &str) -> NatsOptions {
         NatsOptions {
             url: url.to_owned(),
@@ -99,8 +100,7 @@ impl NatsSink {
         }
     }
 
-    /// What a stream's settings mean for what it is given. Only what the server has said counts: one that is lost meanwhile
-    /// has said nothing.
+    /// The violations in a stream's configuration. Only an answer of the server counts; a lost connection is an error.
     async fn ask(&self, context: &jetstream::Context) -> Result<Vec<String>, SinkError> {
         let Some(name) = &self.options.stream else { return is_on(context).await };
         let stream = match context.get_stream(name).await {
@@ -108,19 +108,21 @@ impl NatsSink {
             Err(error) if error.kind() == GetStreamErrorKind::Request => {
                 let off = is_on(context).await?;
                 return match off.is_empty() {
-                    true => Err(SinkError::not_published(format!("NATS did not tell of {name:?}: {error}"))),
+                    true => Err(SinkError::not_published(format!(
+                        "NATS did not describe the stream {name:?}: {error}"
+                    ))),
                     false => Ok(off),
                 };
             }
             Err(error) => {
-                return Ok(vec![format!("the stream {name:?} is not there ({error}); make it first")]);
+                return Ok(vec![format!("the stream {name:?} does not exist ({error}); create it first")]);
             }
         };
         let config = &stream.cached_info().config;
         let mut violations = Vec::new();
         if config.storage == jetstream::stream::StorageType::Memory {
             violations.push(format!(
-                "the stream {name:?} is kept in memory: what it confirmed is gone when the server ends; use file storage"
+                "the stream {name:?} is kept in memory: confirmed events are lost if the server stops; use file storage"
             ));
         }
         if config.no_ack {
@@ -129,10 +131,11 @@ impl NatsSink {
         Ok(violations)
     }
 
-    async fn wave(
+    /// Sends one round and waits for its acks.
+    async fn send_round(
         &mut self,
         events: &[Arc<Event>],
-        wave: &[usize],
+        round: &[usize],
         answers: &mut PublishResults<'_>,
         until: Instant,
     ) {
@@ -141,15 +144,15 @@ impl NatsSink {
                 Ok(context) => self.context = Some(context),
                 Err(error) => {
                     let answer = Published::Failed(error);
-                    wave.iter().for_each(|&n| answers.set(n, answer.clone()));
+                    round.iter().for_each(|&n| answers.set(n, answer.clone()));
                     return;
                 }
             }
         }
         let Some(context) = &self.context else { return };
         let mut broken = false;
-        let mut waiting = Vec::with_capacity(wave.len());
-        for &n in wave {
+        let mut waiting = Vec::with_capacity(round.len());
+        for &n in round {
             let event = &events[n];
             let headers = match self.headers(event) {
                 Ok(headers) => headers,
@@ -166,7 +169,7 @@ impl NatsSink {
             }
             match timeout_at(until, context.send_publish(event.topic().to_owned(), message)).await {
                 Ok(Ok(ack)) => waiting.push((n, ack)),
-                Ok(Err(error)) => answers.set(n, judge(&error, event.topic())),
+                Ok(Err(error)) => answers.set(n, classify(&error, event.topic())),
                 Err(_) => {
                     broken = true;
                     answers.set(n, silent());
@@ -179,7 +182,7 @@ impl NatsSink {
                 Ok(Err(error)) => {
                     broken |=
                         matches!(error.kind(), PublishErrorKind::TimedOut | PublishErrorKind::BrokenPipe);
-                    judge(&error, events[n].topic())
+                    classify(&error, events[n].topic())
                 }
                 Err(_) => {
                     broken = true;
@@ -188,8 +191,8 @@ impl NatsSink {
             };
             answers.set(n, answer);
         }
-        // The client keeps what it could not send and sends it when it is connected again. It must not outlive our
-        // answer, so it goes with the client.
+        // The client buffers what it could not send, and sends it after a reconnect. That must not happen after this
+        // result is returned, so the client is dropped with its buffer.
         if broken {
             self.context = None;
         }
@@ -197,13 +200,13 @@ impl NatsSink {
 
     fn headers(&self, event: &Event) -> Result<HeaderMap, SinkError> {
         if event.topic().contains(['*', '>']) {
-            return Err(SinkError::not_published("a subject to publish to has no * and no >"));
+            return Err(SinkError::not_published("a NATS subject to publish to must not contain * or >"));
         }
         let mut map = HeaderMap::new();
         let key = event.ordered_by().map(|key| (headers::KEY.to_owned(), key.to_owned()));
         for (name, text) in headers::of(event, &self.options.style, "ce-").into_iter().chain(key) {
             if name.to_ascii_lowercase().starts_with(SERVERS_OWN) {
-                return Err(SinkError::not_published(format!("the header {name:?} is NATS's own")));
+                return Err(SinkError::not_published(format!("the header {name:?} is reserved by NATS")));
             }
             let impossible = |error: &dyn std::fmt::Display| {
                 SinkError::not_published(format!("NATS cannot carry the header {name:?}: {error}"))
@@ -215,13 +218,13 @@ impl NatsSink {
     }
 }
 
-/// Nothing, or that JetStream is not there.
+/// A violation if JetStream is not enabled.
 async fn is_on(context: &jetstream::Context) -> Result<Vec<String>, SinkError> {
     match context.query_account().await {
         Ok(_) => Ok(Vec::new()),
         Err(error) => match error.kind() {
             AccountErrorKind::JetStream(_) | AccountErrorKind::JetStreamUnavailable => {
-                Ok(vec![format!("JetStream does not answer ({error}); turn it on in the server")])
+                Ok(vec![format!("JetStream is not available ({error}); enable it in the server")])
             }
             AccountErrorKind::TimedOut | AccountErrorKind::Other => {
                 Err(SinkError::not_published(format!("NATS did not answer: {error}")))
@@ -234,9 +237,9 @@ impl Sink for NatsSink {
     fn guarantee(&self) -> Guarantee {
         Guarantee {
             delivery: DeliverySemantics::Deduplicated,
-            sentence: "NATS JetStream: every event at least once, in the order of its key; a repeat within the stream's \
-                       duplicate window (two minutes unless set) is stored once, after that again, with the same \
-                       Nats-Msg-Id."
+            sentence: "NATS JetStream: every event at least once, in the order of its key; a repeat within the \
+                       stream's duplicate window (two minutes unless set) is stored once, after that again, with the \
+                       same Nats-Msg-Id."
                 .to_owned(),
             violations: self.violations.clone(),
         }
@@ -256,20 +259,20 @@ impl Sink for NatsSink {
             self.context = None;
         }
         let mut answers = PublishResults::to(events);
-        let mut lanes = KeyQueues::of(events);
+        let mut queues = KeyQueues::of(events);
         loop {
-            let wave = lanes.next(&mut answers);
-            if wave.is_empty() {
+            let round = queues.next(&mut answers);
+            if round.is_empty() {
                 break;
             }
-            self.wave(events, &wave, &mut answers, until).await;
+            self.send_round(events, &round, &mut answers, until).await;
         }
         self.left = false;
         answers.finish()
     }
 }
 
-/// JetStream at this address. The client connects again by itself when the server was away.
+/// Connects to JetStream at this address. The client reconnects by itself after an outage.
 pub(crate) async fn connect(url: &str, timeout: Duration) -> Result<jetstream::Context, String> {
     let options = ConnectOptions::new().connection_timeout(timeout).request_timeout(Some(timeout));
     match options.connect(url).await {
@@ -278,27 +281,28 @@ pub(crate) async fn connect(url: &str, timeout: Duration) -> Result<jetstream::C
     }
 }
 
-fn judge(error: &PublishError, topic: &str) -> Published {
+/// Classifies a publish error.
+fn classify(error: &PublishError, topic: &str) -> Published {
     let code = std::error::Error::source(error)
         .and_then(|source| source.downcast_ref::<jetstream::Error>())
         .map(jetstream::Error::error_code);
-    let told = format!("NATS did not take it for {topic}: {error}");
+    let message = format!("NATS did not accept the event for {topic}: {error}");
     let too_large = [ErrorCode::STREAM_MESSAGE_EXCEEDS_MAXIMUM, ErrorCode::STREAM_HEADER_EXCEEDS_MAXIMUM];
     match error.kind() {
-        PublishErrorKind::MaxPayloadExceeded => Published::Refused(SinkError::not_published(told)),
+        PublishErrorKind::MaxPayloadExceeded => Published::Refused(SinkError::not_published(message)),
         PublishErrorKind::StreamNotFound => {
-            Published::Failed(SinkError::not_published(format!("{told}; make a stream for the subject")))
+            Published::Failed(SinkError::not_published(format!("{message}; create a stream for the subject")))
         }
-        PublishErrorKind::MaxAckPending => Published::Failed(SinkError::not_published(told)),
+        PublishErrorKind::MaxAckPending => Published::Failed(SinkError::not_published(message)),
         _ => match code {
-            Some(code) if too_large.contains(&code) => Published::Refused(SinkError::not_published(told)),
-            // The server said no: whatever the reason, it did not store it.
-            Some(_) => Published::Failed(SinkError::not_published(told)),
-            None => Published::Failed(SinkError::maybe_published(told)),
+            Some(code) if too_large.contains(&code) => Published::Refused(SinkError::not_published(message)),
+            // The server answered with an error, so it did not store the event.
+            Some(_) => Published::Failed(SinkError::not_published(message)),
+            None => Published::Failed(SinkError::maybe_published(message)),
         },
     }
 }
 
 fn silent() -> Published {
-    Published::Failed(SinkError::maybe_published("NATS did not acknowledge it in time"))
+    Published::Failed(SinkError::maybe_published("NATS did not ack the event in time"))
 }

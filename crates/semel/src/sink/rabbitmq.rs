@@ -1,16 +1,16 @@
-//! RabbitMQ: publisher confirms, mandatory, persistent.
+//! RabbitMQ: publisher confirms, mandatory and persistent messages.
 //!
 //! | in the message | from the event |
 //! |---|---|
 //! | routing key | its topic; in the default exchange that is the name of a queue |
 //! | `message_id`, `type`, `content_type` | its id, type and content type |
-//! | headers | as everywhere, see [`headers`]; `semel-key` is its partition key |
+//! | headers | the common ones, see [`headers`]; `semel-key` is its partition key |
 //!
-//! A confirm of a durable queue means on disk, of a quorum queue on the disks of a majority. RabbitMQ acknowledges also
-//! what it could route nowhere, so every message is mandatory, and one that came back is not confirmed.
+//! A confirm from a durable queue means on disk; from a quorum queue, on the disks of a majority. RabbitMQ also acks
+//! unroutable messages, so every message is mandatory, and a returned one is not confirmed.
 //!
-//! **Order.** At most one event of a key is unconfirmed: a queue may reject one message and take the next. Keys do not wait
-//! for each other.
+//! **Order.** At most one event of a key is in flight: a queue may reject one message and accept the next. Keys do not
+//! wait for each other.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -28,17 +28,17 @@ use super::{DeliverySemantics, Guarantee, Published, Sink, SinkError};
 use crate::outbox::Event;
 
 const PERSISTENT: u8 = 2;
-/// Longest text of AMQP's short kind.
+/// Longest AMQP short string.
 const SHORT_BYTES_MAX: usize = 255;
 
-/// What becomes of an event that no queue is bound for.
+/// What to do with an event that no queue is bound for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum Unroutable {
-    /// It waits until somebody has bound one.
+    /// Retry until a queue is bound.
     #[default]
     Wait,
-    /// It is refused.
+    /// Refuse it.
     Refuse,
 }
 
@@ -53,27 +53,27 @@ pub struct RabbitmqOptions {
 }
 
 impl RabbitmqOptions {
-    /// The exchange, which has to be there: the default one unless said otherwise.
+    /// The exchange, which must exist: by default the default exchange.
     pub fn exchange(mut self, exchange: &str) -> Self {
         self.exchange = exchange.to_owned();
         self
     }
 
-    /// Waited for unless said otherwise.
+    /// What to do with unroutable events: by default [`Unroutable::Wait`].
     pub fn unroutable(mut self, unroutable: Unroutable) -> Self {
         self.unroutable = unroutable;
         self
     }
 
-    /// The longest that one call takes before it gives up on the broker: 30 s.
+    /// Timeout of one call: by default 30 s.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout.max(Duration::from_millis(100));
         self
     }
 
-    /// A sink. It connects when it first publishes.
+    /// Creates the sink. It connects when it first publishes.
     pub fn open(self) -> RabbitmqSink {
-        RabbitmqSink { options: self, line: None, left: false, violations: Vec::new() }
+        RabbitmqSink { options: self, connection: None, left: false, violations: Vec::new() }
     }
 }
 
@@ -87,14 +87,14 @@ impl RabbitmqOptions {
 /// ```
 pub struct RabbitmqSink {
     options: RabbitmqOptions,
-    line: Option<(Connection, Channel)>,
-    /// A call was left before its end: what it sent is not known.
+    connection: Option<(Connection, Channel)>,
+    /// The last call was cancelled: it is in doubt what it sent.
     left: bool,
     violations: Vec<String>,
 }
 
 impl RabbitmqSink {
-    /// A sink for the broker at this `amqp://` address.
+    /// Options of a sink for the broker at this `amqp://` address.
     pub fn options(url: &str) -> RabbitmqOptions {
         RabbitmqOptions {
             url: url.to_owned(),
@@ -110,33 +110,33 @@ impl RabbitmqSink {
         Ok((connection, channel))
     }
 
-    /// Sends one wave and waits for its confirms. After an answer that says the channel is gone, so is it here. Gives those
-    /// that went with it because the broker did not want one of them: by whose fault shows when they are alone.
-    async fn wave(
+    /// Sends one round and waits for its confirms. Drops a closed channel. Returns the events that failed because the
+    /// broker closed the channel over one of them: sent alone, each shows whether it is to blame.
+    async fn send_round(
         &mut self,
         events: &[Arc<Event>],
-        wave: &[usize],
+        round: &[usize],
         answers: &mut PublishResults<'_>,
         until: Instant,
     ) -> Vec<usize> {
-        if self.line.is_none() {
+        if self.connection.is_none() {
             match timeout_at(until, self.connect()).await {
-                Ok(Ok(line)) => self.line = Some(line),
+                Ok(Ok(connection)) => self.connection = Some(connection),
                 failed => {
-                    let told = match failed {
+                    let message = match failed {
                         Ok(Err(error)) => format!("RabbitMQ could not be reached: {error}"),
                         _ => "RabbitMQ did not answer in time".to_owned(),
                     };
-                    let answer = Published::Failed(SinkError::not_published(told));
-                    wave.iter().for_each(|&n| answers.set(n, answer.clone()));
+                    let answer = Published::Failed(SinkError::not_published(message));
+                    round.iter().for_each(|&n| answers.set(n, answer.clone()));
                     return Vec::new();
                 }
             }
         }
-        let Some((_, channel)) = &self.line else { return Vec::new() };
+        let Some((_, channel)) = &self.connection else { return Vec::new() };
         let mut failed = Vec::new();
-        let mut waiting = Vec::with_capacity(wave.len());
-        for &n in wave {
+        let mut waiting = Vec::with_capacity(round.len());
+        for &n in round {
             let event = &events[n];
             let sent = match message(event) {
                 Err(error) => {
@@ -157,10 +157,10 @@ impl RabbitmqSink {
                 Err(_) => answers.set(n, silent()),
             }
         }
-        let mut broken = waiting.len() < wave.len();
-        // The client hangs what came back on whichever confirm it meets next, which need not be its own: all of the wave
-        // are waited for before any is judged, and each by its own topic and id.
-        let (mut told, mut returned) = (Vec::with_capacity(waiting.len()), HashMap::new());
+        let mut broken = waiting.len() < round.len();
+        // The client attaches a returned message to the next confirm, which may belong to another event. So wait for
+        // all confirms of the round, then match each returned message by its topic and id.
+        let (mut confirmed, mut returned) = (Vec::with_capacity(waiting.len()), HashMap::new());
         for (n, confirm) in waiting {
             match timeout_at(until, confirm).await {
                 Ok(Ok(confirmation)) => {
@@ -170,7 +170,7 @@ impl RabbitmqSink {
                         let why = format!("{} ({})", back.reply_text, back.reply_code);
                         returned.insert((back.delivery.routing_key.to_string(), id.to_string()), why);
                     }
-                    told.push((n, confirmation));
+                    confirmed.push((n, confirmation));
                 }
                 Ok(Err(error)) => {
                     broken = true;
@@ -183,52 +183,52 @@ impl RabbitmqSink {
             }
         }
         let mut again = Vec::new();
-        if wave.len() > 1 && failed.iter().any(|(_, error)| unwanted(error).is_some()) {
+        if round.len() > 1 && failed.iter().any(|(_, error)| unwanted(error).is_some()) {
             again.extend(failed.into_iter().map(|(n, _)| n));
         } else {
             for (n, error) in failed {
                 answers.set(n, unwanted(&error).unwrap_or_else(|| doubtful(&error)));
             }
         }
-        for (n, confirmation) in told {
+        for (n, confirmation) in confirmed {
             let event = &events[n];
             let name = (event.topic().to_owned(), event.id().to_string());
             let answer = match (returned.get(&name), confirmation) {
                 (Some(why), _) => self.unroutable(event.topic(), why),
-                // What came back with it is another's, and its own may have come back with one that has no answer.
+                // The returned message is another event's; its own may be attached to a confirm that never came.
                 (None, Confirmation::Ack(Some(_)) | Confirmation::Nack(Some(_))) if broken => silent(),
-                (None, confirmation) => judge(&confirmation, event.topic()),
+                (None, confirmation) => classify(&confirmation, event.topic()),
             };
             answers.set(n, answer);
         }
         if broken {
-            self.line = None;
+            self.connection = None;
         }
         again
     }
 
     fn unroutable(&self, topic: &str, why: &str) -> Published {
-        let told = format!(
-            "RabbitMQ could route it nowhere: {why}; bind a queue for {topic:?} to the exchange {:?}",
+        let message = format!(
+            "RabbitMQ could not route the event: {why}; bind a queue for {topic:?} to the exchange {:?}",
             self.options.exchange
         );
         match self.options.unroutable {
-            Unroutable::Refuse => Published::Refused(SinkError::not_published(told)),
-            Unroutable::Wait => Published::Failed(SinkError::not_published(told).destination_down()),
+            Unroutable::Refuse => Published::Refused(SinkError::not_published(message)),
+            Unroutable::Wait => Published::Failed(SinkError::not_published(message).destination_down()),
         }
     }
 }
 
-/// Of one that did not come back itself.
-fn judge(confirmation: &Confirmation, topic: &str) -> Published {
+/// Classifies the confirm of a message that was not returned.
+fn classify(confirmation: &Confirmation, topic: &str) -> Published {
     match confirmation {
         Confirmation::Ack(_) => Published::Confirmed,
-        // Of several queues one may have taken it.
+        // If it was routed to several queues, one of them may have accepted it.
         Confirmation::Nack(_) => Published::Failed(SinkError::maybe_published(format!(
-            "a queue for {topic:?} rejected it: is it full, or without a majority?"
+            "a queue for {topic:?} rejected the event; check whether it is full or has lost its majority"
         ))),
         Confirmation::NotRequested => {
-            Published::Failed(SinkError::maybe_published("no confirm was asked for"))
+            Published::Failed(SinkError::maybe_published("publisher confirms are not enabled on the channel"))
         }
     }
 }
@@ -237,9 +237,9 @@ impl Sink for RabbitmqSink {
     fn guarantee(&self) -> Guarantee {
         Guarantee {
             delivery: DeliverySemantics::AtLeastOnce,
-            sentence: "RabbitMQ, publisher confirms: every event at least once, in the order of its key within a queue; \
-                       after a crash or a lost answer more often, with the same message id. As durable as the queue is: \
-                       use quorum queues."
+            sentence: "RabbitMQ, publisher confirms: every event at least once, in the order of its key within a \
+                       queue; after a crash or a lost answer more often, with the same message id. As durable as the \
+                       queue is: use quorum queues."
                 .to_owned(),
             violations: self.violations.clone(),
         }
@@ -250,7 +250,7 @@ impl Sink for RabbitmqSink {
         let until = Instant::now() + self.options.timeout;
         let reached = timeout_at(until, self.connect()).await;
         let (connection, channel) = match reached {
-            Ok(Ok(line)) => line,
+            Ok(Ok(connected)) => connected,
             Ok(Err(error)) => return Err(failed(&format!("RabbitMQ could not be reached: {error}"))),
             Err(_) => return Err(failed("RabbitMQ did not answer in time")),
         };
@@ -263,11 +263,11 @@ impl Sink for RabbitmqSink {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) if is_about_the_channel(&error) => {
                     self.violations.push(format!(
-                        "the exchange {:?} is not there ({error}); declare it, or name another",
+                        "the exchange {:?} does not exist ({error}); declare it, or name another",
                         self.options.exchange
                     ));
                 }
-                // Only what the broker has said counts.
+                // Only an answer of the broker counts.
                 Ok(Err(error)) => return Err(failed(&format!("RabbitMQ could not be asked: {error}"))),
                 Err(_) => return Err(failed("RabbitMQ did not answer in time")),
             }
@@ -279,17 +279,17 @@ impl Sink for RabbitmqSink {
     async fn publish(&mut self, events: &[Arc<Event>]) -> Vec<Published> {
         let until = Instant::now() + self.options.timeout;
         if std::mem::replace(&mut self.left, true) {
-            self.line = None;
+            self.connection = None;
         }
         let mut answers = PublishResults::to(events);
-        let mut lanes = KeyQueues::of(events);
+        let mut queues = KeyQueues::of(events);
         loop {
-            let wave = lanes.next(&mut answers);
-            if wave.is_empty() {
+            let round = queues.next(&mut answers);
+            if round.is_empty() {
                 break;
             }
-            for alone in self.wave(events, &wave, &mut answers, until).await {
-                self.wave(events, &[alone], &mut answers, until).await;
+            for alone in self.send_round(events, &round, &mut answers, until).await {
+                self.send_round(events, &[alone], &mut answers, until).await;
             }
         }
         self.left = false;
@@ -297,7 +297,7 @@ impl Sink for RabbitmqSink {
     }
 }
 
-/// A connection and its channel.
+/// Opens a connection and a channel.
 pub(crate) async fn dial(url: &str) -> Result<(Connection, Channel), lapin::Error> {
     let connection = Connection::connect(url, ConnectionProperties::default()).await?;
     let channel = connection.create_channel().await?;
@@ -308,7 +308,7 @@ pub(crate) fn short(text: &str) -> Option<ShortString> {
     ShortString::try_new(text).ok()
 }
 
-/// Routing key and properties of an event.
+/// The routing key and the properties of an event.
 fn message(event: &Event) -> Result<(ShortString, BasicProperties), SinkError> {
     let too_long = |what: &str| {
         SinkError::not_published(format!(
@@ -325,7 +325,7 @@ fn message(event: &Event) -> Result<(ShortString, BasicProperties), SinkError> {
         .with_headers(table)
         .with_delivery_mode(PERSISTENT)
         .with_message_id(short(&event.id().to_string()).unwrap_or_default());
-    // The headers have them too, so one that is too long for a property is only there.
+    // The headers carry them too, so a value that is too long for a property is only in the headers.
     if let Some(kind) = short(event.kind()) {
         properties = properties.with_type(kind);
     }
@@ -336,28 +336,28 @@ fn message(event: &Event) -> Result<(ShortString, BasicProperties), SinkError> {
 }
 
 fn doubtful(error: &lapin::Error) -> Published {
-    Published::Failed(SinkError::maybe_published(format!("RabbitMQ did not confirm it: {error}")))
+    Published::Failed(SinkError::maybe_published(format!("RabbitMQ did not confirm the event: {error}")))
 }
 
-/// What it means that the broker closes the channel over an event: too large, or not to be written there by this user. It
-/// says so of nothing else; that an exchange is not there is about all of them.
+/// Classifies an error that closes the channel over one event: too large, or not permitted. `None` for others; a
+/// missing exchange concerns all events.
 fn unwanted(error: &lapin::Error) -> Option<Published> {
     const ACCESS_REFUSED: u16 = 403;
     const PRECONDITION_FAILED: u16 = 406;
     let lapin::ErrorKind::ProtocolError(protocol) = error.kind() else { return None };
-    let told = || SinkError::not_published(format!("RabbitMQ does not take it: {error}"));
+    let rejected = || SinkError::not_published(format!("RabbitMQ does not accept the event: {error}"));
     match protocol.get_id() {
-        ACCESS_REFUSED => Some(Published::Failed(told().destination_down())),
-        PRECONDITION_FAILED => Some(Published::Refused(told())),
+        ACCESS_REFUSED => Some(Published::Failed(rejected().destination_down())),
+        PRECONDITION_FAILED => Some(Published::Refused(rejected())),
         _ => None,
     }
 }
 
 fn silent() -> Published {
-    Published::Failed(SinkError::maybe_published("RabbitMQ did not confirm it in time"))
+    Published::Failed(SinkError::maybe_published("RabbitMQ did not confirm the event in time"))
 }
 
-/// What the broker has against a request, rather than against the connection.
+/// Whether the broker rejected a request (a channel error), rather than the connection.
 fn is_about_the_channel(error: &lapin::Error) -> bool {
     use lapin::protocol::AMQPErrorKind;
     matches!(error.kind(), lapin::ErrorKind::ProtocolError(error) if matches!(error.kind(), AMQPErrorKind::Soft(_)))

@@ -1,4 +1,4 @@
-//! What a broker that drops repeats is to know an event by.
+//! The deduplication id, by which a broker recognises and drops duplicates.
 
 use std::fmt::Write;
 
@@ -6,8 +6,8 @@ use sha2::{Digest, Sha256};
 
 use crate::outbox::Event;
 
-/// The event's id, a dot, and the SHA-256 of its topic as hexadecimal digits: an id may be on two topics, and a topic may
-/// have more and other characters than a broker takes here. 101 characters; SQS takes 128.
+/// The event's id, a dot, and the SHA-256 of its topic as hexadecimal digits: two topics may share an id, and a topic
+/// may have more and other characters than a broker accepts here. 101 characters; SQS accepts 128.
 pub(super) fn deduplication_id(event: &Event) -> String {
     let digest = Sha256::digest(event.topic());
     digest.iter().fold(format!("{}.", event.id()), |mut text, byte| {

@@ -1,18 +1,18 @@
-//! When a broker that could not be reached is tried again. Pure.
+//! Backoff between attempts to connect to a broker. Pure.
 
 use std::time::{Duration, Instant};
 
 const FIRST: Duration = Duration::from_millis(100);
 const LONGEST: Duration = Duration::from_secs(10);
 
-/// Each failure in a row doubles the pause, up to ten seconds.
+/// Exponential backoff with jitter: each failure in a row doubles the pause, up to ten seconds.
 #[derive(Default)]
 pub(super) struct Backoff {
     failed: Option<(Instant, Duration)>,
 }
 
 impl Backoff {
-    /// Not before then.
+    /// Earliest time of the next attempt.
     pub(super) fn at(&self) -> Option<Instant> {
         self.failed.map(|(when, pause)| when + pause)
     }
@@ -33,16 +33,16 @@ mod tests {
 
     #[test]
     fn pauses_grow_up_to_a_bound_and_end_with_a_success() {
-        let (mut again, now) = (Backoff::default(), Instant::now());
-        assert_eq!(again.at(), None);
-        again.failed(now);
-        assert!(again.at().is_some_and(|at| at <= now + FIRST));
+        let (mut backoff, now) = (Backoff::default(), Instant::now());
+        assert_eq!(backoff.at(), None);
+        backoff.failed(now);
+        assert!(backoff.at().is_some_and(|at| at <= now + FIRST));
         for _ in 0..40 {
-            again.failed(now);
+            backoff.failed(now);
         }
-        let pause = again.at().map(|at| at - now);
+        let pause = backoff.at().map(|at| at - now);
         assert!(pause.is_some_and(|pause| pause > FIRST && pause <= LONGEST), "{pause:?}");
-        again.went_well();
-        assert_eq!(again.at(), None);
+        backoff.went_well();
+        assert_eq!(backoff.at(), None);
     }
 }

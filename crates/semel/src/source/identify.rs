@@ -1,4 +1,4 @@
-//! Which message a delivery brings.
+//! Finds the identity of the message in a delivery: the deduplication key.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,32 +11,32 @@ use super::Delivery;
 use crate::inbox::{ID_BYTES_MAX, Identity, IdentityError};
 use crate::sink::headers;
 
-/// How the id of a message is found in a delivery.
+/// How to find the id of a message in a delivery.
 #[derive(Clone, Default)]
 #[non_exhaustive]
 pub enum Identify {
     /// What semel's relay and CloudEvents write: the header `semel-id`, else `ce_id`, `ce-id` or `cloudEvents:id`, else
-    /// `webhook-id`, `message-id` or `Nats-Msg-Id`. A CloudEvent's id that is no UUID counts together with its source.
+    /// `webhook-id`, `message-id` or `Nats-Msg-Id`. A CloudEvent's id that is not a UUID is combined with its source.
     #[default]
     ByEvent,
     /// This header.
     ByHeader(String),
-    /// What is at this JSON pointer (RFC 6901) in the payload: a string or a number.
+    /// The string or number at this JSON pointer (RFC 6901) in the payload.
     ByPointer(String),
-    /// The place in the broker. It names a delivery: a message that was *published* twice is two, and one that is
-    /// mirrored, restored or moved to another topic is another. Only for producers that cannot name their messages.
+    /// The position in the broker. A message that was *published* twice counts as two, and one that was mirrored,
+    /// restored or moved to another topic counts as another. Only for producers that cannot give messages an id.
     ByPlace,
-    /// As this says.
+    /// The result of this function.
     By(Arc<Closure>),
 }
 
 type Closure = dyn Fn(&Delivery) -> Option<String> + Send + Sync;
 
-/// Headers that have the event's id, the surest first.
+/// Headers that have the event's id, the most reliable first.
 const EVENT_IDS: [&str; 7] =
     [headers::ID, "ce_id", "ce-id", "cloudEvents:id", "webhook-id", "message-id", "Nats-Msg-Id"];
 
-/// Attributes of CloudEvents, as each binding writes them: the id, and whose it is.
+/// Id and source attribute of CloudEvents, as each binding writes them.
 const CLOUD_EVENTS: [(&str, &str); 3] =
     [("ce_id", "ce_source"), ("ce-id", "ce-source"), ("cloudEvents:id", "cloudEvents:source")];
 
@@ -52,42 +52,42 @@ impl fmt::Debug for Identify {
     }
 }
 
-/// Why a delivery names no message.
+/// Why a delivery has no identity.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MissingIdentity {
-    /// There is no id where one was looked for.
+    /// There is no id at the configured location.
     #[error(
-        "the message has no id ({looked}); say where it is with `Identify`, or have its producer name it"
+        "the message has no id ({looked}); set `Identify` to where the id is, or have the producer write one"
     )]
     Missing {
-        /// Where was looked.
+        /// What was looked for and is not there.
         looked: String,
     },
-    /// It is no id.
+    /// The id is invalid.
     #[error(transparent)]
     Bad(#[from] IdentityError),
 }
 
 impl Identify {
-    /// As a closure says.
+    /// Finds the id with a function.
     pub fn by(find: impl Fn(&Delivery) -> Option<String> + Send + Sync + 'static) -> Self {
         Self::By(Arc::new(find))
     }
 
-    /// The identity of what was delivered.
+    /// The identity of the delivered message.
     ///
     /// # Errors
-    /// Where there is none: the message cannot be told from others, and must not be handled as if it could.
+    /// The message has no identity: it cannot be deduplicated, and must not be handled as if it could.
     pub fn identify(&self, delivery: &Delivery) -> Result<Identity, MissingIdentity> {
         self.identify_as(delivery, &delivery.from)
     }
 
-    /// As [`identify`](Identify::identify), under another name for where it comes from: a message that is moved to a topic
-    /// for retries, or comes by two queues, is the same message under the same name only.
+    /// Like [`identify`](Identify::identify), with another source name. A message that is moved to a retry topic, or
+    /// arrives through two queues, is the same message only under the same source name.
     ///
     /// # Errors
-    /// As there.
+    /// As [`identify`](Identify::identify).
     pub fn identify_as(&self, delivery: &Delivery, source: &str) -> Result<Identity, MissingIdentity> {
         let (id, looked) = match self {
             Self::ByEvent => (event(delivery), "no header such as `semel-id` or `ce_id`".to_owned()),
@@ -102,7 +102,7 @@ impl Identify {
     }
 }
 
-/// The event's id. Of CloudEvents only source and id together are one's own, unless the id is a UUID.
+/// The event's id. A CloudEvents id is unique only together with its source, unless it is a UUID.
 fn event(delivery: &Delivery) -> Option<String> {
     let (name, id) = EVENT_IDS.iter().find_map(|name| Some((*name, delivery.header(name)?)))?;
     let source =
@@ -124,7 +124,7 @@ fn at(pointer: &str, payload: &[u8]) -> Option<String> {
     let value: serde_json::Value = serde_json::from_slice(payload).ok()?;
     match value.pointer(pointer)? {
         serde_json::Value::String(text) => Some(text.clone()),
-        // One that was rounded is not the one that was written.
+        // A float may have been rounded: it is not the number the producer wrote.
         serde_json::Value::Number(number) if !number.is_f64() => Some(number.to_string()),
         _ => None,
     }
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn other_places_and_the_lack_of_an_id_are_told() {
+    fn other_places_of_an_id_work_and_a_missing_id_is_an_error() {
         let paid = delivery(&[("x-id", "9")], r#"{"id":7,"event":{"id":"e-1"}}"#);
         let id = |by: Identify| by.identify(&paid).map(|identity| identity.id());
         assert_eq!(id(Identify::ByHeader("X-Id".into())).unwrap(), "9");
@@ -175,8 +175,8 @@ mod tests {
         for missing in
             [Identify::ByEvent, Identify::ByPointer("/event".into()), Identify::ByHeader("y".into())]
         {
-            let told = id(missing).unwrap_err().to_string();
-            assert!(told.contains("has no id"), "{told}");
+            let error = id(missing).unwrap_err().to_string();
+            assert!(error.contains("has no id"), "{error}");
         }
     }
 }

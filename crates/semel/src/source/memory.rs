@@ -1,4 +1,4 @@
-//! A queue in memory that behaves like a broker's: what is not settled comes again. For tests.
+//! A queue in memory that redelivers what is not settled, like a broker. For tests.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::{Delivery, Receipt, Settle, Source, SourceError};
 
-/// A queue. Cheap to clone: all clones are one queue.
+/// An in-memory queue. Cheap to clone: all clones share one queue.
 ///
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
@@ -42,7 +42,7 @@ struct Inner {
 struct State {
     next: u64,
     sources: u64,
-    /// By the order in which they were pushed.
+    /// In the order in which they were pushed.
     messages: BTreeMap<u64, Kept>,
 }
 
@@ -50,23 +50,23 @@ struct State {
 struct Kept {
     delivery: Delivery,
     deliveries: u32,
-    /// Which source has it, under which receipt, and for how long.
+    /// The lease: which source has it, under which receipt, and until when.
     out: Option<(u64, Receipt, Instant)>,
 }
 
 impl MemoryQueue {
-    /// An empty one. What is not settled or kept within 30 seconds is given to others.
+    /// An empty queue. A message that is not settled or kept within 30 seconds goes to another source.
     pub fn new(name: &str) -> Self {
         Self::with_lease(name, Duration::from_secs(30))
     }
 
-    /// An empty one with another lease.
+    /// An empty queue with another lease.
     pub fn with_lease(name: &str, lease: Duration) -> Self {
         let (name, state, more) = (name.to_owned(), Mutex::default(), Notify::new());
         Self { inner: Arc::new(Inner { name, lease, state, more }) }
     }
 
-    /// Puts a message at the end.
+    /// Appends a message.
     pub fn push(&self, key: Option<&str>, headers: &[(&str, &str)], payload: impl Into<bytes::Bytes>) {
         let mut state = self.state();
         let n = state.next;
@@ -79,21 +79,21 @@ impl MemoryQueue {
         self.inner.more.notify_waiters();
     }
 
-    /// Messages that are not done.
+    /// Messages that are not acked.
     pub fn len(&self) -> usize {
         self.state().messages.len()
     }
 
-    /// Whether all is done.
+    /// Whether all messages are acked.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Somebody who receives.
+    /// A new consumer of this queue.
     pub fn source(&self) -> MemorySource {
         let mut state = self.state();
         state.sources += 1;
-        MemorySource { queue: self.clone(), me: state.sources, given: 0, places: HashMap::new() }
+        MemorySource { queue: self.clone(), me: state.sources, given: 0, numbers: HashMap::new() }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -101,14 +101,14 @@ impl MemoryQueue {
     }
 }
 
-/// Receives from a [`MemoryQueue`]. One that is dropped without [`leave`](Source::leave) is like one that died: others get
-/// its messages when the lease is over.
+/// Receives from a [`MemoryQueue`]. Dropping it without [`leave`](Source::leave) is like a crash: others get its
+/// messages when the lease is over.
 #[derive(Debug)]
 pub struct MemorySource {
     queue: MemoryQueue,
     me: u64,
     given: u64,
-    places: HashMap<Receipt, u64>,
+    numbers: HashMap<Receipt, u64>,
 }
 
 impl MemorySource {
@@ -116,7 +116,7 @@ impl MemorySource {
         let (now, until) = (Instant::now(), Instant::now() + self.queue.inner.lease);
         let mut taken = Vec::new();
         let mut state = self.queue.inner.state.lock().unwrap_or_else(PoisonError::into_inner);
-        // Behind a message that somebody works on its key waits: a queue with groups, as brokers have it.
+        // While another source has a message of a key, the rest of the key waits, as in a broker's FIFO queue.
         let mut busy = std::collections::HashSet::new();
         for (n, kept) in &mut state.messages {
             let key = kept.delivery.key.clone();
@@ -137,14 +137,14 @@ impl MemorySource {
             let receipt = Receipt((self.me << 40) | self.given);
             kept.deliveries += 1;
             kept.out = Some((self.me, receipt, until));
-            self.places.insert(receipt, *n);
+            self.numbers.insert(receipt, *n);
             let deliveries = Some(kept.deliveries);
             taken.push(Delivery { receipt, deliveries, ..kept.delivery.clone() });
         }
         taken
     }
 
-    /// The message of a receipt, if it is still ours.
+    /// The message of a receipt, if its lease is still ours.
     fn ours(me: u64, state: &mut State, n: u64, receipt: Receipt) -> Option<&mut Kept> {
         state.messages.get_mut(&n).filter(|kept| {
             kept.out.is_some_and(|(by, under, until)| (by, under) == (me, receipt) && until > Instant::now())
@@ -163,7 +163,7 @@ impl Source for MemorySource {
             if !taken.is_empty() || left.is_zero() {
                 return Ok(taken);
             }
-            // A lease may end without anybody saying so.
+            // A lease may end without a notification.
             let _ = tokio::time::timeout(left.min(Duration::from_millis(20)), more).await;
         }
     }
@@ -171,7 +171,7 @@ impl Source for MemorySource {
     async fn settle(&mut self, settled: &[(Receipt, Settle)]) -> Result<(), SourceError> {
         let mut state = self.queue.inner.state.lock().unwrap_or_else(PoisonError::into_inner);
         for (receipt, settle) in settled {
-            let Some(n) = self.places.remove(receipt) else { continue };
+            let Some(n) = self.numbers.remove(receipt) else { continue };
             let Some(kept) = Self::ours(self.me, &mut state, n, *receipt) else { continue };
             match settle {
                 Settle::Ack => drop(state.messages.remove(&n)),
@@ -187,7 +187,7 @@ impl Source for MemorySource {
         let until = Instant::now() + self.queue.inner.lease;
         let mut state = self.queue.inner.state.lock().unwrap_or_else(PoisonError::into_inner);
         for receipt in held {
-            let Some(n) = self.places.get(receipt) else { continue };
+            let Some(n) = self.numbers.get(receipt) else { continue };
             if let Some(kept) = Self::ours(self.me, &mut state, *n, *receipt) {
                 kept.out = Some((self.me, *receipt, until));
             }
@@ -203,19 +203,19 @@ impl Source for MemorySource {
         let mut state = self.queue.inner.state.lock().unwrap_or_else(PoisonError::into_inner);
         let me = self.me;
         let lost: Vec<Receipt> = self
-            .places
+            .numbers
             .iter()
             .filter(|(receipt, n)| Self::ours(me, &mut state, **n, **receipt).is_none())
             .map(|(receipt, _)| *receipt)
             .collect();
         for receipt in &lost {
-            self.places.remove(receipt);
+            self.numbers.remove(receipt);
         }
         lost
     }
 
     async fn leave(&mut self) -> Result<(), SourceError> {
-        let settled: Vec<_> = self.places.keys().map(|receipt| (*receipt, Settle::Nack)).collect();
+        let settled: Vec<_> = self.numbers.keys().map(|receipt| (*receipt, Settle::Nack)).collect();
         self.settle(&settled).await
     }
 }

@@ -1,7 +1,7 @@
-//! Where messages come from: the seam from a broker.
+//! Where messages come from: the seam to a broker's consumer side.
 //!
-//! A source gives messages as the broker delivers them, at least once, and is told of each what became of it. It never tells
-//! the broker that a message is done before it was told so itself.
+//! A source hands out messages as the broker delivers them, at least once. Its caller acks or nacks each one. A source
+//! never acks a message to the broker before its caller did.
 
 use std::fmt;
 use std::future::Future;
@@ -28,68 +28,69 @@ pub mod sqs;
 
 pub use identify::{Identify, MissingIdentity};
 
-/// Gives messages, and is told what became of them.
+/// Receives messages from a broker, and acks or nacks them.
 ///
 /// Laws of an implementation:
-/// - **Nothing is done before it is said to be.** A message is acknowledged to the broker after
-///   [`settle`](Source::settle) named it [`Done`](Settle::Ack), and in no other way; where the broker counts by a
-///   position, never past a message that was not.
-/// - **Nothing is lost.** What was given and not done comes again: here, or at another consumer, now or after a restart.
-/// - **Order.** Messages of one key come in the broker's order, and one that comes again comes before its successors
-///   are given for the first time after it, as far as the broker has an order.
-/// - **What is no longer ours** (a rebalance, a lease that ran out) is named by [`lost`](Source::lost), and settling it
-///   does nothing.
-/// - **Cancelled**, any call leaves everything as it was or as it would be. Every call ends within a bound of its own.
+/// - **No early ack.** A message is acked to the broker only after [`settle`](Source::settle) named it
+///   [`Ack`](Settle::Ack). A broker's offset is never committed past a message that is not acked.
+/// - **Nothing is lost.** A delivered message that is not acked is redelivered: here or at another consumer, now or
+///   after a restart.
+/// - **Order.** Messages of one key come in the broker's order. A redelivered message comes before later ones of its
+///   key are delivered for the first time after it, as far as the broker has an order.
+/// - **Lost leases.** [`lost`](Source::lost) names receipts that are no longer ours (a rebalance, an expired lease).
+///   Settling one does nothing.
+/// - **Cancellation.** A cancelled call either did nothing or did all it would have done. Every call has a time limit.
 pub trait Source: Send + 'static {
-    /// Up to `most` messages. Waits for the first at most for `wait`; an empty answer means that there are none now.
+    /// Receives up to `most` messages. Waits for the first at most `wait`; an empty answer means there are none.
     fn receive(
         &mut self,
         most: usize,
         wait: Duration,
     ) -> impl Future<Output = Result<Vec<Delivery>, SourceError>> + Send;
 
-    /// What became of messages, in the order of their receipts. After an error it is told again, the same and more.
+    /// Acks or nacks messages, in the order of their receipts. After an error the caller repeats them, maybe with more.
     fn settle(
         &mut self,
         settled: &[(Receipt, Settle)],
     ) -> impl Future<Output = Result<(), SourceError>> + Send;
 
-    /// Says that these are still being worked on. Called when [`renew_after`](Source::renew_after) is over.
+    /// Extends the leases of messages in flight. Called every [`renew_after`](Source::renew_after).
     fn keep(&mut self, held: &[Receipt]) -> impl Future<Output = Result<(), SourceError>> + Send;
 
-    /// When it wants to be kept again.
+    /// Time until [`keep`](Source::keep) has to be called next.
     fn renew_after(&self) -> Duration;
 
-    /// How soon it may be asked again after it had nothing, while messages are handled: 5 ms unless it says otherwise, and
-    /// later each time. Longer for a broker that every question costs something. What comes meanwhile waits that long, unless
-    /// nothing is being handled.
+    /// Wait before the next poll after an empty one, while messages are in flight. Default 5 ms, growing with each
+    /// empty poll. Longer for a broker that charges per request. New messages wait that long, unless nothing is in
+    /// flight.
     fn poll_interval(&self) -> Duration {
         Duration::from_millis(5)
     }
 
-    /// Receipts that are worth nothing any more since the last call: another consumer gets these messages.
+    /// Receipts that became invalid since the last call: another consumer gets these messages.
     fn lost(&mut self) -> Vec<Receipt>;
 
-    /// How long the broker keeps messages, where it tells: marks have to be kept for longer.
+    /// The broker's retention, if it reports one. Deduplication marks have to be kept for longer.
     fn retention(&mut self) -> impl Future<Output = Option<Duration>> + Send {
         std::future::ready(None)
     }
 
-    /// Gives everything back that was not settled, so that others get it at once.
+    /// Gives back everything that was not settled, so that other consumers get it at once.
     fn leave(&mut self) -> impl Future<Output = Result<(), SourceError>> + Send;
 }
 
-/// Names a delivery to the source that gave it; later ones have higher numbers. Not the message: that may be delivered again, under another receipt.
+/// Identifies one delivery to the source that made it; later deliveries have higher numbers. A message that is
+/// redelivered gets another receipt.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct Receipt(pub u64);
 
-/// What became of a message.
+/// Outcome of a delivery: ack or nack.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Settle {
-    /// Its effect is durable: it need not come again.
+    /// Its effect is durable: it need not be redelivered.
     Ack,
-    /// Give it back: it is to come again.
+    /// Give it back: it is to be redelivered.
     Nack,
 }
 
@@ -97,27 +98,27 @@ pub enum Settle {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Delivery {
-    /// Names the delivery.
+    /// Identifies the delivery.
     pub receipt: Receipt,
-    /// Where it comes from: the topic, queue or stream.
+    /// The topic, queue or stream it comes from.
     pub from: String,
-    /// Where the broker counts: its cluster, and which making of the topic. See
+    /// The scope of the broker's numbering: its cluster, and the incarnation of the topic. See
     /// [`Identity::lineage`](crate::inbox::Identity::lineage).
     pub lineage: Option<String>,
-    /// The place in the broker's own words: names a delivery, not a message.
+    /// Position in the broker's own notation. Identifies a delivery, not a message.
     pub place: String,
     /// Messages of one key keep their order.
     pub key: Option<String>,
-    /// Headers, in their order. Not text: left out.
+    /// Headers, in their order. Those that are not text are left out.
     pub headers: Vec<(String, String)>,
     /// The payload.
     pub payload: Bytes,
-    /// How often it was delivered, this time included, where the broker counts.
+    /// How often it was delivered, this time included, if the broker counts that.
     pub deliveries: Option<u32>,
 }
 
 impl Delivery {
-    /// A message with nothing but a payload.
+    /// A delivery with nothing but a payload.
     pub fn new(receipt: Receipt, from: &str, place: String, payload: impl Into<Bytes>) -> Self {
         Self {
             receipt,
@@ -131,14 +132,14 @@ impl Delivery {
         }
     }
 
-    /// A header by its name, whatever its case.
+    /// A header by its name, case-insensitive.
     pub fn header(&self, name: &str) -> Option<&str> {
         let (_, text) = self.headers.iter().find(|(header, _)| header.eq_ignore_ascii_case(name))?;
         Some(text)
     }
 }
 
-/// Why a source cannot be asked.
+/// Why a call to a source failed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{message}")]
 pub struct SourceError {
@@ -147,17 +148,17 @@ pub struct SourceError {
 }
 
 impl SourceError {
-    /// It may be better a little later.
+    /// A transient error: retry later.
     pub fn later(message: impl fmt::Display) -> Self {
         Self { message: message.to_string(), for_good: false }
     }
 
-    /// Trying again would not help.
+    /// A permanent error: retrying does not help.
     pub fn for_good(message: impl fmt::Display) -> Self {
         Self { message: message.to_string(), for_good: true }
     }
 
-    /// Whether trying again a little later makes sense.
+    /// Whether a retry may succeed.
     pub fn may_retry(&self) -> bool {
         !self.for_good
     }

@@ -1,18 +1,17 @@
-//! What waits for a lane, by kind, and how a batch is made of it.
+//! Requests that wait for a connection, queued by kind, and how a batch is taken from them.
 
 use std::collections::VecDeque;
 
 use super::coalesce::{Executor, Failure, given_up};
 use super::command::{Ask, Command, Finishing};
-use super::locked_elsewhere::{about_now, held};
+use super::locked_elsewhere::{about_now, in_flight};
 use super::{Claim, Claimed, Decide, Decided, Finished, Renewed, StoreError, Ticket};
 use crate::intent::identity::IntentId;
 
-/// Bytes of outcomes after which a batch ends, however few requests it has.
+/// A batch ends after this many bytes of outcomes, however few requests it has.
 const OUTCOME_BYTES_MAX: usize = 8 << 20;
 
-/// Requests of one kind, sorted by id: two batches that meet at several rows meet in the same order, and
-/// neither waits for the other in a circle.
+/// Requests of one kind, sorted by id: two batches lock rows in the same order, so they do not deadlock.
 pub(super) enum Batch {
     Claims(Vec<Ask<Claim, Claimed>>),
     Finishes(Vec<Ask<Finishing, Finished>>),
@@ -20,20 +19,20 @@ pub(super) enum Batch {
     Decides(Vec<Ask<(IntentId, Decide), Decided>>),
 }
 
-/// One of the kinds, for code that is the same for all.
+/// A kind of request.
 pub(super) trait Kind<E: Executor>: Send {
     type Q: Send;
     type A: Send;
 
     fn run(
         executor: &E,
-        lane: &mut E::Lane,
+        connection: &mut E::Connection,
         asks: &mut [Ask<Self::Q, Self::A>],
     ) -> impl Future<Output = Result<(), Failure>> + Send;
 
     fn command(ask: Ask<Self::Q, Self::A>) -> Command;
 
-    /// What one is told that was carried out often enough without an answer.
+    /// The answer to a request that got none within the maximum number of tries.
     fn given_up(request: &Self::Q) -> Result<Self::A, StoreError>;
 }
 
@@ -47,10 +46,10 @@ macro_rules! kinds {
 
             fn run(
                 executor: &E,
-                lane: &mut E::Lane,
+                connection: &mut E::Connection,
                 asks: &mut [Ask<$q, $a>],
             ) -> impl Future<Output = Result<(), Failure>> + Send {
-                executor.$run(lane, asks)
+                executor.$run(connection, asks)
             }
 
             fn command(ask: Ask<$q, $a>) -> Command {
@@ -65,20 +64,20 @@ macro_rules! kinds {
 }
 
 kinds! {
-    Claims Claim, Claimed, claims, Claim, |claim: &Claim| Ok(held(claim, about_now()));
+    Claims Claim, Claimed, claims, Claim, |claim: &Claim| Ok(in_flight(claim, about_now()));
     Finishes Finishing, Finished, finishes, Finish, |_: &Finishing| Err(given_up());
     Renews (Ticket, u64), Renewed, renews, Renew, |_: &(Ticket, u64)| Err(given_up());
     Decides (IntentId, Decide), Decided, decides, Decide, |_: &(IntentId, Decide)| Err(given_up());
 }
 
-/// What waits, by kind, each in the order it came.
+/// Waiting requests by kind, each in order of arrival.
 #[derive(Default)]
 pub(super) struct Waiting {
     claims: VecDeque<Ask<Claim, Claimed>>,
     finishes: VecDeque<Ask<Finishing, Finished>>,
     renews: VecDeque<Ask<(Ticket, u64), Renewed>>,
     decides: VecDeque<Ask<(IntentId, Decide), Decided>>,
-    /// Whose turn it is.
+    /// The kind whose turn it is (round robin).
     turn: usize,
 }
 
@@ -96,31 +95,35 @@ impl Waiting {
         }
     }
 
-    /// A batch of the kind whose turn it is, or of the next one of which something waits.
+    /// A batch of the kind whose turn it is, or of the next that has requests.
     pub(super) fn take(&mut self, batch_max: usize, claims_may_repeat: bool) -> Option<Batch> {
         for _ in 0..4 {
             let turn = self.turn;
             self.turn = (turn + 1) % 4;
             let batch = match turn {
-                0 if !self.claims.is_empty() => Batch::Claims(chosen(
+                0 if !self.claims.is_empty() => Batch::Claims(take_batch(
                     &mut self.claims,
                     batch_max,
                     |claim| claim.intent.id(),
                     |_| 0,
                     claims_may_repeat,
                 )),
-                1 if !self.finishes.is_empty() => Batch::Finishes(chosen(
+                1 if !self.finishes.is_empty() => Batch::Finishes(take_batch(
                     &mut self.finishes,
                     batch_max,
                     |finishing| finishing.ticket.id,
                     |finishing| finishing.outcome.as_ref().map_or(0, bytes::Bytes::len),
                     false,
                 )),
-                2 if !self.renews.is_empty() => {
-                    Batch::Renews(chosen(&mut self.renews, batch_max, |(ticket, _)| ticket.id, |_| 0, false))
-                }
+                2 if !self.renews.is_empty() => Batch::Renews(take_batch(
+                    &mut self.renews,
+                    batch_max,
+                    |(ticket, _)| ticket.id,
+                    |_| 0,
+                    false,
+                )),
                 3 if !self.decides.is_empty() => {
-                    Batch::Decides(chosen(&mut self.decides, 1, |(id, _)| *id, |_| 0, false))
+                    Batch::Decides(take_batch(&mut self.decides, 1, |(id, _)| *id, |_| 0, false))
                 }
                 _ => continue,
             };
@@ -130,8 +133,8 @@ impl Waiting {
     }
 }
 
-/// The oldest that fit together, sorted. The second of an id stays for the next batch, in its place.
-fn chosen<Q, A>(
+/// The oldest requests that fit into one batch, sorted by id. A second request for an id waits for the next batch.
+fn take_batch<Q, A>(
     waiting: &mut VecDeque<Ask<Q, A>>,
     batch_max: usize,
     id: impl Fn(&Q) -> IntentId,
@@ -149,7 +152,7 @@ fn chosen<Q, A>(
         count += 1;
     }
     let mut batch: Vec<_> = waiting.drain(..count).collect();
-    // Stable: of one id the oldest is first.
+    // Stable: of several requests for one id the oldest comes first.
     batch.sort_by_key(|ask| id(&ask.request));
     if may_repeat || batch.is_sorted_by(|one, two| id(&one.request) != id(&two.request)) {
         return batch;
@@ -181,7 +184,7 @@ mod tests {
     fn ticket(first: u8, attempt: u32) -> Ticket {
         Ticket {
             id: IntentId::from_bytes([first; 32]),
-            owner: Owner::NOBODY,
+            owner: Owner::NONE,
             epoch: Epoch(1),
             attempt,
             lease_until: StoreTime(0),
@@ -235,7 +238,7 @@ mod tests {
         while let Some(Batch::Finishes(asks)) = waiting.take(10, false) {
             sizes.push(asks.len());
         }
-        // One that is too large by itself travels alone, not never.
+        // A request above the limit still goes out, alone in its batch.
         assert_eq!(sizes, [1, 1, 2]);
     }
 

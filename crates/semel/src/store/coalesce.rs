@@ -1,16 +1,16 @@
-//! Requests of many callers, carried to a SQL server together.
+//! Combines the requests of many callers into batches for a SQL server.
 //!
 //! ```text
-//!  callers ──▶ queue ──▶ whichever lane is free takes all that wait, of one kind ──▶ one statement ──▶ answers
-//!                ▲                                                      │
-//!                └── a little later: those the statement left unanswered ┘
+//!  callers ──▶ queue ──▶ a free connection takes all waiting requests of one kind ──▶ one statement ──▶ answers
+//!                ▲                                                              │
+//!                └── after a backoff: requests the statement left unanswered ◀──┘
 //! ```
 //!
-//! A commit costs the server a flush and the client a round trip, whatever is in it. While the lanes are on
-//! their way the next requests queue up, and the next free lane takes them all. A lone caller finds a free
-//! lane and waits for nobody.
+//! A commit costs the server a flush and the client a round trip, whatever is in it. While all connections are
+//! busy the next requests queue up, and the next free connection takes them all. A lone caller finds a free
+//! connection and does not wait.
 //!
-//! What a statement looks like is the [`Executor`]'s business; this module knows queues, lanes and bounds.
+//! The [`Executor`] writes the statements; this module has the queues, the connections and the bounds.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -20,29 +20,29 @@ use tokio::sync::{Mutex, mpsc, watch};
 
 use super::batch::{Batch, Kind, Waiting};
 use super::command::{Ask, Command};
-use super::connect_backoff::Outage;
+use super::connect_backoff::ConnectBackoff;
 use super::queue::Queue;
 use super::{Claim, Claimed, Decide, Decided, ErrorKind, Fate, Finished, Renewed, StoreError, Ticket};
 use crate::intent::identity::IntentId;
 use crate::store::command::Finishing;
 
-/// Pause before a request without an answer is carried out again, at first and at most.
-const AGAIN_MIN: Duration = Duration::from_micros(500);
-const AGAIN_MAX: Duration = Duration::from_millis(16);
-/// How often a request is carried out before its lack of an answer is the answer.
+/// Backoff before an unanswered request is executed again: first and longest pause.
+const RETRY_PAUSE_MIN: Duration = Duration::from_micros(500);
+const RETRY_PAUSE_MAX: Duration = Duration::from_millis(16);
+/// An unanswered request is given up after this many tries.
 const TRIES_MAX: u32 = 40;
 
-/// Why a batch was not carried out. Said to each who waits.
+/// Why a batch failed. Each waiting caller gets it.
 #[derive(Clone, Debug)]
 pub(crate) struct Failure {
     pub(super) kind: ErrorKind,
     pub(super) fate: Fate,
     pub(super) message: String,
-    /// The server's own words.
+    /// The server's own message.
     pub(super) source: Option<String>,
-    /// The lane is of no use any more.
+    /// The connection cannot be used any more.
     pub(super) lost: bool,
-    /// It may be about one request of the batch; the others deserve another try.
+    /// One request of the batch may be the cause, so each is worth a try on its own.
     pub(super) of_one: bool,
 }
 
@@ -56,52 +56,50 @@ impl Failure {
     }
 }
 
-/// Carries out batches on one kind of server.
+/// Executes batches on one kind of server.
 ///
-/// Each of the four is given requests of one kind, sorted by id, and each id once (claims: see
-/// [`CLAIMS_MAY_REPEAT`](Self::CLAIMS_MAY_REPEAT)). It puts an answer into each it settled, durably, or an
-/// error that is this one's alone, with its fate; those without either were not applied, and are given again a
-/// little later, with [`Ask::tries`] one higher. On an error of the batch nothing it put there counts.
+/// Each of the four methods gets requests of one kind, sorted by id, each id once (claims: see
+/// [`CLAIMS_MAY_REPEAT`](Self::CLAIMS_MAY_REPEAT)). It answers each request it has settled durably, or sets an error
+/// that concerns this request alone, with its fate. Requests left without either were not applied; they are
+/// executed again shortly after, with [`Ask::tries`] one higher. If the method returns an error, the answers it has
+/// set do not count.
 pub(super) trait Executor: Send + Sync + 'static {
-    /// A connection.
-    type Lane: Send;
+    /// A connection to the server.
+    type Connection: Send;
 
-    /// Whether a batch may hold several claims of one id. Callers that all want the same thing are then
-    /// answered together and not one after the other.
+    /// Whether a batch may hold several claims of one id. Callers that claim the same intent are then answered
+    /// together instead of one after the other.
     const CLAIMS_MAY_REPEAT: bool;
 
-    /// Opens a connection, within a bound of its own. Nothing was applied when it fails.
-    fn connect(&self) -> impl Future<Output = Result<Self::Lane, Failure>> + Send;
+    /// Opens a connection, with a timeout of its own. If it fails, nothing was applied.
+    fn connect(&self) -> impl Future<Output = Result<Self::Connection, Failure>> + Send;
 
-    /// Whether anything can still be sent. What is sent on a lane known to be closed would be in doubt for
-    /// nothing.
-    fn is_open(&self, lane: &Self::Lane) -> bool;
+    /// Whether anything can still be sent. A request sent on a connection known to be closed would be in doubt
+    /// without need.
+    fn is_open(&self, connection: &Self::Connection) -> bool;
 
-    /// Claims.
     fn claims(
         &self,
-        lane: &mut Self::Lane,
+        connection: &mut Self::Connection,
         asks: &mut [Ask<Claim, Claimed>],
     ) -> impl Future<Output = Result<(), Failure>> + Send;
 
-    /// Records outcomes.
     fn finishes(
         &self,
-        lane: &mut Self::Lane,
+        connection: &mut Self::Connection,
         asks: &mut [Ask<Finishing, Finished>],
     ) -> impl Future<Output = Result<(), Failure>> + Send;
 
-    /// Extends leases.
     fn renews(
         &self,
-        lane: &mut Self::Lane,
+        connection: &mut Self::Connection,
         asks: &mut [Ask<(Ticket, u64), Renewed>],
     ) -> impl Future<Output = Result<(), Failure>> + Send;
 
-    /// Records a decision. Always given one at a time: decisions are few, and people's.
+    /// Records a decision. Always one at a time: decisions are few, and made by people.
     fn decides(
         &self,
-        lane: &mut Self::Lane,
+        connection: &mut Self::Connection,
         asks: &mut [Ask<(IntentId, Decide), Decided>],
     ) -> impl Future<Output = Result<(), Failure>> + Send;
 }
@@ -110,8 +108,7 @@ pub(super) trait Executor: Send + Sync + 'static {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bounds {
     /// Connections that carry batches.
-    pub(super) lanes: usize,
-    /// Requests in one batch.
+    pub(super) connections: usize,
     pub(super) batch_max: usize,
     /// Requests that may wait.
     pub(super) queue_max: usize,
@@ -121,44 +118,45 @@ pub(super) struct Bounds {
 
 enum Work {
     Command(Box<Command>),
-    /// Take nothing more, and end when everything is answered.
+    /// Accept nothing more, and end when everything is answered.
     Close,
 }
 
-/// The callers' end. Lives on the runtime it was started on; dropping it ends the lanes once all is answered.
+/// The callers' handle. Its tasks live on the runtime it was started on; dropping it closes the connections once all
+/// is answered.
 pub(super) struct Coalescer {
     queue: Queue<Work>,
     ended: watch::Receiver<()>,
 }
 
 impl Coalescer {
-    /// Starts the lanes. The first may bring its connection; the others connect when they are needed.
-    pub(super) fn start<E: Executor>(executor: Arc<E>, first: Option<E::Lane>, bounds: Bounds) -> Self {
+    /// Starts a task per connection. The first may get an open one; the others connect when needed.
+    pub(super) fn start<E: Executor>(executor: Arc<E>, first: Option<E::Connection>, bounds: Bounds) -> Self {
         let (queue, requests) = Queue::new(bounds.queue_max, bounds.queue_wait);
-        let (again, to_do_again) = mpsc::unbounded_channel();
+        let (retries, to_retry) = mpsc::unbounded_channel();
         let (end, ended) = watch::channel(());
         let shared = Arc::new(Shared {
             executor,
             bounds,
             intake: Mutex::new(Intake {
                 requests,
-                again: to_do_again,
+                retries: to_retry,
                 waiting: Waiting::default(),
                 closed: false,
             }),
-            again,
-            to_come_again: AtomicUsize::new(0),
-            outage: Outage::default(),
+            retries,
+            retries_pending: AtomicUsize::new(0),
+            connect_backoff: ConnectBackoff::default(),
             _end: end,
         });
         let mut first = first;
-        for _ in 0..bounds.lanes.max(1) {
+        for _ in 0..bounds.connections.max(1) {
             tokio::spawn(run(Arc::clone(&shared), first.take()));
         }
         Self { queue, ended }
     }
 
-    /// Hands over a request and waits for its answer.
+    /// Queues a request and waits for its answer.
     pub(super) async fn ask<Q, A>(
         &self,
         request: Q,
@@ -167,7 +165,7 @@ impl Coalescer {
         self.queue.ask(|reply| Work::Command(Box::new(kind(Ask::new(request, reply))))).await
     }
 
-    /// Takes nothing more, and returns when everything asked before is answered.
+    /// Drains: accepts nothing more, and returns when everything asked before is answered.
     pub(super) async fn close(&self) {
         self.queue.put_last(Work::Close).await;
         let mut ended = self.ended.clone();
@@ -179,18 +177,18 @@ struct Shared<E> {
     executor: Arc<E>,
     bounds: Bounds,
     intake: Mutex<Intake>,
-    /// Back into the queue, bounded by what was in it.
-    again: mpsc::UnboundedSender<Command>,
-    to_come_again: AtomicUsize,
-    outage: Outage,
-    /// Dropped with the last lane.
+    /// Requests to execute again. Bounded by what the queue let in.
+    retries: mpsc::UnboundedSender<Command>,
+    retries_pending: AtomicUsize,
+    connect_backoff: ConnectBackoff,
+    /// Dropped with the last connection's task.
     _end: watch::Sender<()>,
 }
 
-/// What waits. One lane at a time looks at it.
+/// Waiting requests. One task at a time locks it.
 struct Intake {
     requests: mpsc::Receiver<Work>,
-    again: mpsc::UnboundedReceiver<Command>,
+    retries: mpsc::UnboundedReceiver<Command>,
     waiting: Waiting,
     closed: bool,
 }
@@ -204,10 +202,10 @@ impl Intake {
         }
     }
 
-    /// Takes in what is there already, as long as there is room.
-    fn gather(&mut self, room: usize, to_come_again: &AtomicUsize) {
-        while let Ok(command) = self.again.try_recv() {
-            to_come_again.fetch_sub(1, Ordering::SeqCst);
+    /// Takes in the requests that have already arrived, as long as there is room.
+    fn gather(&mut self, room: usize, retries_pending: &AtomicUsize) {
+        while let Ok(command) = self.retries.try_recv() {
+            retries_pending.fetch_sub(1, Ordering::SeqCst);
             self.waiting.put(command);
         }
         while self.waiting.len() < room {
@@ -223,14 +221,14 @@ impl Intake {
     }
 }
 
-/// A lane's life, until the store is closed or dropped, and what was asked before that is answered.
-async fn run<E: Executor>(shared: Arc<Shared<E>>, mut lane: Option<E::Lane>) {
+/// One connection's task, until the store is closed or dropped and everything asked before is answered.
+async fn run<E: Executor>(shared: Arc<Shared<E>>, mut connection: Option<E::Connection>) {
     while let Some(batch) = shared.next().await {
         match batch {
-            Batch::Claims(asks) => shared.carry::<super::batch::Claims>(&mut lane, asks).await,
-            Batch::Finishes(asks) => shared.carry::<super::batch::Finishes>(&mut lane, asks).await,
-            Batch::Renews(asks) => shared.carry::<super::batch::Renews>(&mut lane, asks).await,
-            Batch::Decides(asks) => shared.carry::<super::batch::Decides>(&mut lane, asks).await,
+            Batch::Claims(asks) => shared.execute::<super::batch::Claims>(&mut connection, asks).await,
+            Batch::Finishes(asks) => shared.execute::<super::batch::Finishes>(&mut connection, asks).await,
+            Batch::Renews(asks) => shared.execute::<super::batch::Renews>(&mut connection, asks).await,
+            Batch::Decides(asks) => shared.execute::<super::batch::Decides>(&mut connection, asks).await,
         }
     }
 }
@@ -240,17 +238,17 @@ impl<E: Executor> Shared<E> {
         let mut intake = self.intake.lock().await;
         let intake = &mut *intake;
         loop {
-            intake.gather(self.bounds.queue_max, &self.to_come_again);
+            intake.gather(self.bounds.queue_max, &self.retries_pending);
             if let Some(batch) = intake.waiting.take(self.bounds.batch_max, E::CLAIMS_MAY_REPEAT) {
                 return Some(batch);
             }
-            if intake.closed && self.to_come_again.load(Ordering::SeqCst) == 0 {
+            if intake.closed && self.retries_pending.load(Ordering::SeqCst) == 0 {
                 return None;
             }
             tokio::select! {
                 biased;
-                Some(command) = intake.again.recv() => {
-                    self.to_come_again.fetch_sub(1, Ordering::SeqCst);
+                Some(command) = intake.retries.recv() => {
+                    self.retries_pending.fetch_sub(1, Ordering::SeqCst);
                     intake.waiting.put(command);
                 }
                 work = intake.requests.recv(), if !intake.closed => intake.accept(work),
@@ -258,8 +256,8 @@ impl<E: Executor> Shared<E> {
         }
     }
 
-    async fn carry<K: Kind<E>>(&self, lane: &mut Option<E::Lane>, mut asks: Vec<Ask<K::Q, K::A>>) {
-        let connection = match self.connected(lane).await {
+    async fn execute<K: Kind<E>>(&self, current: &mut Option<E::Connection>, mut asks: Vec<Ask<K::Q, K::A>>) {
+        let connection = match self.connected(current).await {
             Ok(connection) => connection,
             Err(failure) => return refuse_all(asks, &failure),
         };
@@ -267,21 +265,21 @@ impl<E: Executor> Shared<E> {
             return asks.into_iter().for_each(|ask| self.settle::<K>(ask));
         };
         if failure.lost {
-            *lane = None;
+            *current = None;
         }
-        // What may have been applied is not repeated by machinery; the one who asked knows how to ask again.
+        // What may have been applied is not retried here; the caller knows whether to ask again.
         if !failure.of_one || failure.fate != Fate::NotApplied || asks.len() == 1 {
             return refuse_all(asks, &failure);
         }
         for ask in asks {
-            self.carry_alone::<K>(lane, ask).await;
+            self.execute_alone::<K>(current, ask).await;
         }
     }
 
-    /// One request of a batch that failed: one bad one fails alone.
-    async fn carry_alone<K: Kind<E>>(&self, lane: &mut Option<E::Lane>, mut ask: Ask<K::Q, K::A>) {
+    /// One request of a failed batch on its own, so that a bad request fails alone.
+    async fn execute_alone<K: Kind<E>>(&self, current: &mut Option<E::Connection>, mut ask: Ask<K::Q, K::A>) {
         ask.answer = None;
-        let connection = match self.connected(lane).await {
+        let connection = match self.connected(current).await {
             Ok(connection) => connection,
             Err(failure) => return ask.refuse(failure.error()),
         };
@@ -289,7 +287,7 @@ impl<E: Executor> Shared<E> {
             Ok(()) => self.settle::<K>(ask),
             Err(failure) => {
                 if failure.lost {
-                    *lane = None;
+                    *current = None;
                 }
                 ask.refuse(failure.error());
             }
@@ -298,45 +296,48 @@ impl<E: Executor> Shared<E> {
 
     fn settle<K: Kind<E>>(&self, mut ask: Ask<K::Q, K::A>) {
         if ask.answer.is_some() {
-            return ask.tell();
+            return ask.send_answer();
         }
         ask.tries += 1;
         if ask.tries >= TRIES_MAX {
             ask.answer = Some(K::given_up(&ask.request));
-            return ask.tell();
+            return ask.send_answer();
         }
-        let pause = AGAIN_MIN.saturating_mul(1 << ask.tries.min(10)).min(AGAIN_MAX) / 2;
+        let pause = RETRY_PAUSE_MIN.saturating_mul(1 << ask.tries.min(10)).min(RETRY_PAUSE_MAX) / 2;
         let first = ask.tries == 1;
         let command = K::command(ask);
-        self.to_come_again.fetch_add(1, Ordering::SeqCst);
+        self.retries_pending.fetch_add(1, Ordering::SeqCst);
         if first {
-            // Most often a lost race: the row is there now.
-            let _ = self.again.send(command);
+            // Most often it lost a race, and the row exists now.
+            let _ = self.retries.send(command);
             return;
         }
-        let again = self.again.clone();
+        let retries = self.retries.clone();
         tokio::spawn(async move {
             tokio::time::sleep(pause + pause.mul_f64(fastrand::f64())).await;
-            let _ = again.send(command);
+            let _ = retries.send(command);
         });
     }
 
-    /// The lane's connection, a new one if need be. While a server cannot be reached, nobody waits for it
-    /// longer than the one who tries.
-    async fn connected<'a>(&self, lane: &'a mut Option<E::Lane>) -> Result<&'a mut E::Lane, Failure> {
-        let connection = match lane.take().filter(|lane| self.executor.is_open(lane)) {
+    /// The current connection, or a new one. While the server is down, only the task that tries to connect waits.
+    async fn connected<'a>(
+        &self,
+        current: &'a mut Option<E::Connection>,
+    ) -> Result<&'a mut E::Connection, Failure> {
+        let connection = match current.take().filter(|connection| self.executor.is_open(connection)) {
             Some(connection) => connection,
             None => self.connect().await?,
         };
-        Ok(lane.insert(connection))
+        Ok(current.insert(connection))
     }
 
-    async fn connect(&self) -> Result<E::Lane, Failure> {
-        if let Some(failure) = self.outage.told() {
+    async fn connect(&self) -> Result<E::Connection, Failure> {
+        if let Some(failure) = self.connect_backoff.recent_failure() {
             return Err(failure);
         }
-        let connection = self.executor.connect().await.map_err(|failure| self.outage.goes_on(failure))?;
-        self.outage.is_over();
+        let connected = self.executor.connect().await;
+        let connection = connected.map_err(|failure| self.connect_backoff.record_failure(failure))?;
+        self.connect_backoff.reset();
         Ok(connection)
     }
 }
@@ -347,7 +348,7 @@ fn refuse_all<Q, A>(asks: Vec<Ask<Q, A>>, failure: &Failure) {
     }
 }
 
-/// What is said when a request found its row locked, or changed under it, so often that it is given up.
+/// The error of a request that found its row locked, or changed meanwhile, too many times.
 pub(super) fn given_up() -> StoreError {
     let message = "another transaction holds the record; retry later, or end that transaction";
     StoreError::new(ErrorKind::Busy, Fate::NotApplied, message)

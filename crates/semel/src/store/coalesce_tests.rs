@@ -6,11 +6,11 @@ use crate::intent::policy::{Effect, Retention, StoreTime};
 use crate::intent::scope::Scope;
 use crate::intent::{outcome::Verdict, state::State};
 
-/// A server on which somebody holds every row, for ever.
-struct Held;
+/// A server on which every row is locked, for ever.
+struct AllLocked;
 
-impl Executor for Held {
-    type Lane = ();
+impl Executor for AllLocked {
+    type Connection = ();
 
     const CLAIMS_MAY_REPEAT: bool = true;
 
@@ -39,9 +39,9 @@ impl Executor for Held {
     }
 }
 
-fn held() -> Coalescer {
-    let bounds = Bounds { lanes: 1, batch_max: 10, queue_max: 10, queue_wait: Duration::from_secs(1) };
-    Coalescer::start(Arc::new(Held), Some(()), bounds)
+fn all_locked() -> Coalescer {
+    let bounds = Bounds { connections: 1, batch_max: 10, queue_max: 10, queue_wait: Duration::from_secs(1) };
+    Coalescer::start(Arc::new(AllLocked), Some(()), bounds)
 }
 
 #[tokio::test(start_paused = true)]
@@ -55,10 +55,10 @@ async fn a_claim_of_a_key_that_is_held_for_ever_is_in_flight_and_no_error() {
         effect: Effect::Opaque,
         lease_ms: 1_000,
     };
-    let told = held().ask(claim, Command::Claim).await;
-    let Ok(Claimed::InFlight(existing)) = told else { panic!("{told:?}") };
+    let answer = all_locked().ask(claim, Command::Claim).await;
+    let Ok(Claimed::InFlight(existing)) = answer else { panic!("{answer:?}") };
     let record = &existing.record;
-    assert_eq!((record.head.owner, record.head.state), (Owner::NOBODY, State::InProgress));
+    assert_eq!((record.head.owner, record.head.state), (Owner::NONE, State::InProgress));
     assert_eq!(record.intent, intent);
     assert!(existing.now < record.head.lease_until);
 }
@@ -75,9 +75,9 @@ async fn an_outcome_for_a_row_that_is_held_for_ever_is_an_error_of_which_nothing
     };
     let finishing =
         Finishing { ticket, verdict: Verdict::Completed, retention: Retention::Forever, outcome: None };
-    let held = held();
-    let error = held.ask(finishing, Command::Finish).await.unwrap_err();
+    let store = all_locked();
+    let error = store.ask(finishing, Command::Finish).await.unwrap_err();
     assert_eq!((error.kind(), error.fate()), (ErrorKind::Busy, Fate::NotApplied));
-    let error = held.ask((ticket, 1), Command::Renew).await.unwrap_err();
+    let error = store.ask((ticket, 1), Command::Renew).await.unwrap_err();
     assert_eq!((error.kind(), error.fate()), (ErrorKind::Busy, Fate::NotApplied));
 }

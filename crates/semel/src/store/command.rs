@@ -1,4 +1,4 @@
-//! What a store that works in batches is asked, and how it answers.
+//! Requests to a store that works in batches, and their answers.
 
 use bytes::Bytes;
 use tokio::sync::oneshot;
@@ -10,12 +10,12 @@ use crate::intent::policy::Retention;
 
 pub(super) type Reply<A> = oneshot::Sender<Result<A, StoreError>>;
 
-/// A request, the answer once it is known, and the one who waits for it.
+/// A request, its answer once it is known, and the channel to the waiting caller.
 pub(super) struct Ask<Q, A> {
     pub(super) request: Q,
-    /// What is said when the commit is durable. Nobody hears it before. An error here is this one's alone.
+    /// Sent when the commit is durable, not before. An error here concerns this request alone.
     pub(super) answer: Option<Result<A, StoreError>>,
-    /// How often it was carried out without an answer. SQLite answers everything the first time.
+    /// How often it was executed without an answer. SQLite answers every request the first time.
     #[cfg(any(feature = "postgres", feature = "mysql"))]
     pub(super) tries: u32,
     reply: Reply<A>,
@@ -32,8 +32,8 @@ impl<Q, A> Ask<Q, A> {
         }
     }
 
-    /// Says what was decided. Whoever asked may be gone; that changes nothing.
-    pub(super) fn tell(self) {
+    /// Sends the answer. It does not matter whether the caller still waits.
+    pub(super) fn send_answer(self) {
         if let Some(answer) = self.answer {
             let _ = self.reply.send(answer);
         }
@@ -44,7 +44,7 @@ impl<Q, A> Ask<Q, A> {
     }
 }
 
-/// An owner's outcome, encoded by the one who asks: the writer's time is everybody's.
+/// An owner's outcome, encoded on the caller's side: all callers share the writer's time.
 pub(super) struct Finishing {
     pub(super) ticket: Ticket,
     pub(super) verdict: Verdict,
@@ -52,7 +52,7 @@ pub(super) struct Finishing {
     pub(super) outcome: Option<Bytes>,
 }
 
-/// What one transaction may hold many of.
+/// A request; one transaction may carry many of them.
 pub(super) enum Command {
     Claim(Ask<Claim, Claimed>),
     Renew(Ask<(Ticket, u64), Renewed>),

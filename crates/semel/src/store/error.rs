@@ -1,4 +1,4 @@
-//! Errors that say what is known.
+//! Store errors: what went wrong, and whether the request was carried out.
 
 use std::error::Error;
 use std::fmt;
@@ -6,11 +6,11 @@ use std::fmt;
 /// Whether the request that failed was carried out.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Fate {
-    /// It was not.
+    /// It was not carried out.
     NotApplied,
-    /// It was; only the answer is missing.
+    /// It was carried out; only the answer is missing.
     Applied,
-    /// Nobody can tell from here: the connection broke after it was sent, or the disk failed in the commit.
+    /// Not known: the connection broke after it was sent, or the disk failed during the commit.
     InDoubt,
 }
 
@@ -18,26 +18,26 @@ pub enum Fate {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// The store cannot be reached, or is not itself (failing over, starting, locked).
+    /// The store cannot be reached, or is not ready (failing over, starting, locked).
     Unavailable,
-    /// A bound of ours was hit: the queue is full.
+    /// A queue of semel's is full, or another transaction keeps the record locked.
     Busy,
-    /// There is no room: disk full, or as many records as were allowed.
+    /// There is no room: the disk is full, or the maximum number of records is reached.
     Full,
-    /// What was to be stored is larger than the store takes.
+    /// The data is larger than the store accepts.
     TooLarge,
-    /// What is stored cannot be read.
+    /// Stored data cannot be read.
     Corrupt,
-    /// The store answers, but it has lost what it knew (flushed, started empty): whatever it is asked, "I never
-    /// heard of it" would be a lie. Only a person decides to go on; no outage policy does.
+    /// The store answers, but has lost its data (flushed, started empty), so that a missing record proves nothing.
+    /// Only a person decides to go on; no outage policy does.
     Lost,
-    /// The store was set up in a way that cannot work; starting again will not help.
+    /// The configuration cannot work; a restart does not help.
     Misconfigured,
     /// The store was shut down by this process.
     Closed,
 }
 
-/// A store's error: what went wrong, what is known of the request, what to do.
+/// A store's error: what went wrong, whether the request was carried out, what to do.
 #[derive(Debug)]
 pub struct StoreError {
     kind: ErrorKind,
@@ -58,7 +58,7 @@ impl StoreError {
         self
     }
 
-    /// The same error, of a request an earlier try of which may have been carried out.
+    /// The same error, in doubt: an earlier try of the request may have been carried out.
     pub(crate) fn in_doubt(mut self) -> Self {
         self.fate = Fate::InDoubt;
         self
@@ -69,7 +69,7 @@ impl StoreError {
         self.kind
     }
 
-    /// What is known of the request.
+    /// Whether the request was carried out.
     pub fn fate(&self) -> Fate {
         self.fate
     }

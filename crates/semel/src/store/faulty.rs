@@ -1,4 +1,4 @@
-//! A store that misbehaves on demand: for testing what stands on a store.
+//! Fault injection: a store that fails on demand, for testing code that uses a store.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::intent::outcome::Outcome;
 use crate::intent::policy::StoreTime;
 use crate::store::protect::Protection;
 
-/// Which request is about to be made.
+/// Which method of the store is called.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum StoreCall {
     /// [`Store::now`].
@@ -34,16 +34,16 @@ pub enum StoreCall {
     Sweep,
 }
 
-/// What happens to it.
+/// What happens to the call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
-    /// Nothing bad.
+    /// No fault.
     None,
     /// It fails, and is known not to have been carried out.
     Refused,
     /// It is carried out, but the answer is lost.
     AnswerLost,
-    /// It is lost on the way, and nobody can tell.
+    /// It is lost on the way and not carried out; its fate is in doubt.
     RequestLost,
     /// It is carried out after this long.
     Slow(Duration),
@@ -57,7 +57,7 @@ pub enum Fault {
 
 type Script = Arc<dyn Fn(StoreCall) -> Fault + Send + Sync>;
 
-/// Wraps a store; a script says for each request what goes wrong with it.
+/// Wraps a store; a script chooses the fault of each call.
 ///
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
@@ -80,7 +80,7 @@ impl<S> Faulty<S> {
         Self { store, script: Arc::new(script), outcome_bytes_max: usize::MAX }
     }
 
-    /// Takes no larger outcome: a store's bound may be below the library's.
+    /// Refuses larger outcomes: a store's limit may be below the library's.
     pub fn outcome_bytes_max(mut self, outcome_bytes_max: usize) -> Self {
         self.outcome_bytes_max = outcome_bytes_max;
         self

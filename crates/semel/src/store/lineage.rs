@@ -1,4 +1,4 @@
-//! Which data a store holds.
+//! The identity of a store's data.
 
 use std::fmt;
 
@@ -6,14 +6,14 @@ use sha2::{Digest, Sha256};
 
 use crate::intent::key::hex;
 
-/// Names the data of a store: made at random with its tables, and made anew by a person who has put an older
-/// backup in their place. Whatever is kept elsewhere about the data (a cache in front of it) carries the
-/// lineage it was read under, and is worth nothing under another one.
+/// Identifies the data of a store: a random id, created with the tables and replaced by an operator who restores an
+/// older backup. Anything kept elsewhere about the data (a cache in front of it) carries the lineage it was read
+/// under, and is ignored under any other.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Lineage([u8; 16]);
 
 impl Lineage {
-    /// The lineage a store kept as bytes.
+    /// A lineage from its stored bytes.
     pub const fn from_bytes(bytes: [u8; 16]) -> Self {
         Self(bytes)
     }
@@ -23,7 +23,7 @@ impl Lineage {
         &self.0
     }
 
-    /// The lineage of data that is named by several things together, such as a database's system id and timeline.
+    /// A lineage derived from several parts, such as a database's system id and timeline.
     pub fn of(parts: &[&[u8]]) -> Self {
         let mut hash = Sha256::new();
         for part in parts {
@@ -35,10 +35,10 @@ impl Lineage {
         Self(bytes)
     }
 
-    /// A new one.
+    /// A new random lineage.
     pub fn random() -> Self {
         let mut bytes = [0; 16];
-        // Without a source of chance: a v7 UUID, which falls back on its own.
+        // Without a source of randomness: a v7 UUID, which has a fallback of its own.
         if getrandom::fill(&mut bytes).is_err() {
             bytes = *uuid::Uuid::now_v7().as_bytes();
         }

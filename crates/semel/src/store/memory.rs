@@ -1,4 +1,4 @@
-//! The store for tests and single processes: sharded, bounded, gone with the process.
+//! The in-memory store, for tests and single processes: sharded, bounded, gone with the process.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -22,15 +22,15 @@ use crate::intent::state::{Change, Decider, StepAnswer, StepEvent, step};
 
 const SHARDS: usize = 64;
 
-/// Bodies up to this are copied: what they are a part of may be much larger, and would be held with them.
+/// Bodies up to this size are copied: they may be slices of much larger buffers, which would be kept alive with them.
 const COPIED_BYTES_MAX: usize = 4 << 10;
 
-/// Records a [`MemoryStore`] holds unless told otherwise.
+/// Records a [`MemoryStore`] holds by default.
 pub const RECORDS_MAX: usize = 1_000_000;
 
 type Clock = Arc<dyn Fn() -> StoreTime + Send + Sync>;
 
-/// Remembers in memory. Correct within one process, and only as long as it lives.
+/// A store in memory. Correct within one process, and only as long as it lives.
 ///
 /// ```
 /// use semel::store::memory::MemoryStore;
@@ -42,7 +42,7 @@ pub struct MemoryStore {
     inner: Arc<Inner>,
 }
 
-/// Records stay where they are when a shard grows, and a replay only counts one user more.
+/// `Arc`: records are not moved when a shard grows, and a replay only adds a reference.
 type Shard = HashMap<IntentId, Arc<Record>, BuildHasherDefault<FirstBytes>>;
 
 struct Inner {
@@ -57,7 +57,7 @@ struct Inner {
 impl MemoryStore {
     /// An empty store on the machine's clock.
     pub fn new() -> Self {
-        // A machine's clock may be set back; a lapsed lease must not come to life by that.
+        // The machine's clock may be set back; that must not revive an expired lease.
         let latest = AtomicU64::new(0);
         Self::with_clock(move || {
             let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -66,7 +66,7 @@ impl MemoryStore {
         })
     }
 
-    /// An empty store on a clock of the caller's: virtual time for simulations and tests.
+    /// An empty store on the caller's clock: virtual time for simulations and tests.
     pub fn with_clock(clock: impl Fn() -> StoreTime + Send + Sync + 'static) -> Self {
         let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
         let (epoch, records) = (AtomicU64::new(0), AtomicUsize::new(0));
@@ -74,8 +74,8 @@ impl MemoryStore {
         Self { inner: Arc::new(inner) }
     }
 
-    /// Holds at most this many records; a claim beyond that is refused as [`ErrorKind::Full`]. Only before
-    /// the store is shared.
+    /// Holds at most this many records; a claim beyond that is refused as [`ErrorKind::Full`]. Set it before
+    /// the store is cloned.
     pub fn records_max(mut self, records_max: usize) -> Self {
         if let Some(inner) = Arc::get_mut(&mut self.inner) {
             inner.records_max = records_max;
@@ -83,8 +83,7 @@ impl MemoryStore {
         self
     }
 
-    /// Decides with another function than [`step`]: the suite of laws has to be seen to fail. Only before the
-    /// store is shared.
+    /// Decides with another function than [`step`]: planted bugs, for tests. Set it before the store is cloned.
     #[doc(hidden)]
     pub fn deciding_with(mut self, step: Decider) -> Self {
         if let Some(inner) = Arc::get_mut(&mut self.inner) {
@@ -94,9 +93,9 @@ impl MemoryStore {
     }
 
     fn shard(&self, id: &IntentId) -> MutexGuard<'_, Shard> {
-        // The hash takes the first bytes, the shard the last: else each shard's table would use few buckets.
+        // The hash uses the first bytes, the shard the last; otherwise each shard's table would use few buckets.
         let shard = usize::from(id.as_bytes()[31]) % SHARDS;
-        // A panic in here can only come from an allocation; the map is whole between two operations.
+        // A panic under the lock can only come from an allocation; the map is consistent between two operations.
         self.inner.shards[shard].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -117,7 +116,7 @@ impl MemoryStore {
         let mut shard = self.shard(&id);
         let now = self.clock();
         if self.is_full() && !shard.contains_key(&id) {
-            // What has expired is absent, and takes no room.
+            // Expired records count as absent, and are removed to make room.
             let before = shard.len();
             shard.retain(|_, record| record.state_at(now).is_some());
             self.inner.records.fetch_sub(before - shard.len(), Ordering::Relaxed);
@@ -130,7 +129,7 @@ impl MemoryStore {
         let absent = before.is_none();
         if absent && self.is_full() {
             let message = format!(
-                "the memory store holds its {} records; sweep, or allow more",
+                "the memory store is full ({} records); sweep expired ones, or raise records_max",
                 self.inner.records_max
             );
             return Err(StoreError::new(ErrorKind::Full, Fate::NotApplied, message));
@@ -207,7 +206,7 @@ impl MemoryStore {
             found.extend(wanted.map(|(id, record)| (record.created_at, *id)));
         }
         found.sort_unstable_by(|a, b| b.cmp(a));
-        found.retain(|place| after.is_none_or(|after| *place < after));
+        found.retain(|cursor| after.is_none_or(|after| *cursor < after));
         let limit = filter.page_records();
         let more = found.len() > limit;
         found.truncate(limit);
@@ -250,17 +249,18 @@ pub(super) fn parse_cursor(cursor: &str) -> Result<(StoreTime, IntentId), StoreE
         .split_once('-')
         .and_then(|(created, id)| Some((StoreTime(created.parse().ok()?), id.parse().ok()?)));
     parsed.ok_or_else(|| {
-        let message = format!("{cursor:?} is not where a page of this store ended");
+        let message =
+            format!("{cursor:?} is not a cursor of this store; use the one the previous page ended with");
         StoreError::new(ErrorKind::Misconfigured, Fate::NotApplied, message)
     })
 }
 
-/// Refuses an outcome no store may take, before anything is written.
+/// Refuses an outcome that is too large for any store, before anything is written.
 pub(super) fn check_size(outcome: Option<&Outcome>) -> Result<(), StoreError> {
     match outcome {
         Some(outcome) if !outcome.fits() => {
             let max = crate::intent::outcome::OUTCOME_BYTES_MAX;
-            let message = format!("the outcome has {} bytes; at most {max} are kept", outcome.encoded_len());
+            let message = format!("the outcome has {} bytes; the limit is {max}", outcome.encoded_len());
             Err(StoreError::new(ErrorKind::TooLarge, Fate::NotApplied, message))
         }
         _ => Ok(()),
@@ -280,7 +280,7 @@ impl fmt::Debug for MemoryStore {
     }
 }
 
-// Nothing here waits, so the futures are ready when made; a shard is locked for one record at a time.
+// Nothing here waits, so the futures are ready at once; a shard is locked for one record at a time.
 impl Store for MemoryStore {
     fn capabilities(&self) -> Capabilities {
         Capabilities { durable: false, shared: false, same_tx: false }
@@ -367,7 +367,7 @@ mod tests {
         let finish = Finish { verdict: Verdict::Completed, outcome: None, retention: Retention::Ms(10) };
         store.finish(ticket, finish).await.unwrap();
         time.store(100, Ordering::Relaxed);
-        // A claim makes room in its own shard only, so look for a key that falls there.
+        // A claim makes room in its own shard only, so find a key of that shard.
         let shard = |claim: &Claim| usize::from(claim.intent.id().as_bytes()[31]) % SHARDS;
         let next =
             (0..).map(|n| claim(&n.to_string())).find(|next| shard(next) == shard(&claim("a"))).unwrap();

@@ -1,21 +1,21 @@
-//! Where intents are remembered: the [`Store`] seam and the stores behind it.
+//! Where intents are stored: the [`Store`] trait and the stores that implement it.
 //!
 //! A store keeps one record per intent and changes it only as [`step`](crate::intent::state::step) says.
-//! Each method below states its laws; [`conformance`](crate::conformance) has one test per law, and every
-//! store passes them all.
+//! Each method below states its laws. [`conformance`](crate::conformance) has one test per law, and every store passes
+//! them all.
 //!
-//! | module | what it decides |
+//! | module | what it has |
 //! |---|---|
-//! | `record`, `lineage`, `error` | what is remembered of an intent; which data this is; what an error says about the request's fate |
+//! | `record`, `lineage`, `error` | the record of an intent; the identity of the data; errors and the request's fate |
 //! | [`memory`], `sqlite`, `postgres`, `mysql`, `redis` | the stores |
 //! | `tiered` | Redis in front of a SQL store: a cache of finished outcomes |
-//! | `protect` | stored outcomes compressed and sealed |
-//! | `coalesce`, `batch`, `queue`, `command` | requests of many callers in one round trip; the bounded queue in front |
-//! | `connect_backoff` | a server that is down is not waited for by everybody: connect backoff |
-//! | `locked_elsewhere` | a key that an open transaction holds |
+//! | `protect` | stored outcomes, compressed and encrypted |
+//! | `coalesce`, `batch`, `queue`, `command` | a bounded queue; batches of requests of many callers in one trip |
+//! | `connect_backoff` | backoff between connects to a server that is down |
+//! | `locked_elsewhere` | the answer for a key that another open transaction has locked |
 //! | `encoding` | how SQL stores encode a record |
 //! | `any`, `url` | a store chosen at run time, by its URL |
-//! | `faulty` | a store that misbehaves on demand, for tests |
+//! | `faulty` | fault injection, for tests |
 
 use std::future::Future;
 use std::sync::Arc;
@@ -73,115 +73,115 @@ pub use url::{behind_cache, open_tiered};
 /// Most records one [`Store::list`] returns.
 pub const PAGE_RECORDS_MAX: usize = 1_000;
 
-/// A wish to run an intent.
+/// A request to run an intent.
 #[derive(Clone, Debug)]
 pub struct Claim {
-    /// What.
+    /// The intent.
     pub intent: Intent,
-    /// Asked for how.
+    /// The fingerprint of the request.
     pub fingerprint: Fingerprint,
-    /// By whom: a token of this attempt's own.
+    /// A token of this attempt alone.
     pub owner: Owner,
     /// What protects the effect.
     pub effect: Effect,
-    /// How long the owner is believed alive without renewing, in ms.
+    /// The lease in ms: how long the claim is valid without a renewal.
     pub lease_ms: u64,
 }
 
-/// What a [`Claim`] got.
+/// The answer to a [`Claim`].
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Claimed {
-    /// It is yours: run, renew, finish.
+    /// Granted: run, renew, finish.
     Run(Ticket),
-    /// The key belongs to another request. Nothing of the first one is revealed.
+    /// The key was used for another request (fingerprint mismatch). Nothing of the first one is revealed.
     Mismatch,
-    /// Somebody is at it.
+    /// Another owner is running it.
     InFlight(Existing),
-    /// It is finished; here is the outcome.
+    /// It is finished; the record has the outcome.
     Replay(Existing),
-    /// Nobody knows whether it happened.
+    /// It is not known whether the effect happened.
     Uncertain(Existing),
 }
 
-/// The record a claim ran into.
+/// The record a claim found.
 #[derive(Clone, Debug)]
 pub struct Existing {
-    /// The record. Shared, because it is handed on several times before anybody looks into it.
+    /// The record. Shared, because it is passed on several times before it is read.
     pub record: Arc<Record>,
-    /// The store's clock when it was looked at.
+    /// The store's clock when it was read.
     pub now: StoreTime,
     /// Its fingerprint was made with another recipe and could not be compared.
     pub other_recipe: bool,
 }
 
-/// The right to run: what [`renew`](Store::renew) and [`finish`](Store::finish) are asked with.
+/// A granted claim, for [`renew`](Store::renew) and [`finish`](Store::finish).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ticket {
-    /// Which intent.
+    /// The intent.
     pub id: IntentId,
-    /// Whose claim.
+    /// The owner's token.
     pub owner: Owner,
-    /// The fence.
+    /// The fencing token: higher with each claim.
     pub epoch: Epoch,
-    /// How many times the intent was claimed, this time included.
+    /// Attempt number, starting at 1.
     pub attempt: u32,
-    /// Until when the lease runs.
+    /// When the lease ends.
     pub lease_until: StoreTime,
     /// A record made with another recipe was taken over.
     pub other_recipe: bool,
 }
 
-/// The outcome an owner brings.
+/// The outcome an owner records.
 #[derive(Clone, Debug)]
 pub struct Finish {
-    /// How it ended.
+    /// How the attempt ended.
     pub verdict: Verdict,
-    /// What later callers get; a retryable failure or an uncertain end may have none.
+    /// The outcome later callers get; a retryable failure or an uncertain end may have none.
     pub outcome: Option<Outcome>,
-    /// How long it is remembered.
+    /// How long it is kept.
     pub retention: Retention,
 }
 
 impl Finish {
-    /// The claim is given back: nothing was done, the same key may run at once.
+    /// Gives the claim back: nothing was done, the same key may run at once.
     pub fn release(retention: Retention) -> Self {
         Self { verdict: Verdict::FailedRetryable, outcome: None, retention }
     }
 }
 
 impl Finish {
-    /// The same with less of its outcome: without the body, then without the headers, then without any.
+    /// The same with a smaller outcome: without the body, then without the headers, then without any.
     pub(crate) fn smaller(&self) -> Option<Self> {
         let outcome = self.outcome.as_ref()?.smaller();
         Some(Self { outcome, ..*self })
     }
 }
 
-/// What [`renew`](Store::renew) said.
+/// The answer of [`renew`](Store::renew).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Renewed {
-    /// The lease runs until then.
+    /// Renewed; the lease ends then.
     Until(StoreTime),
     /// The claim is lost: lapsed, taken over or decided.
     Stale,
 }
 
-/// What [`finish`](Store::finish) said.
+/// The answer of [`finish`](Store::finish).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Finished {
     /// Recorded.
     Recorded,
-    /// This very owner had recorded an outcome with the same verdict before; that one stands.
+    /// This owner had already recorded an outcome with the same verdict; that one stands.
     Already,
-    /// This very owner had recorded another verdict before; that one stands, and this one is not stored.
+    /// This owner had already recorded another verdict; that one stands, and this one is not stored.
     Other(State),
     /// The claim is lost; nothing was changed.
     Stale,
 }
 
 impl Finished {
-    /// The answer to an owner that brings `verdict`; `before` is the state its record was in.
+    /// The answer to an owner that records `verdict`; `before` is the state the record was in.
     pub(crate) fn new(answer: StepAnswer, verdict: Verdict, before: State) -> Self {
         match answer {
             StepAnswer::Done => Self::Recorded,
@@ -195,13 +195,13 @@ impl Finished {
 /// A person's or a lookup's decision about an intent.
 #[derive(Clone, Debug)]
 pub struct Decide {
-    /// The epoch of the record that was looked at.
+    /// The epoch of the record the decision is based on.
     pub seen: Epoch,
-    /// What was found.
+    /// The decision itself.
     pub ruling: Ruling,
-    /// What later callers get, where it was applied.
+    /// The outcome later callers get, if the effect was applied.
     pub outcome: Option<Outcome>,
-    /// How long it is remembered.
+    /// How long it is kept.
     pub retention: Retention,
     /// Who decided; at most 200 bytes are kept.
     pub by: String,
@@ -209,14 +209,14 @@ pub struct Decide {
     pub why: String,
 }
 
-/// What [`decide`](Store::decide) said.
+/// The answer of [`decide`](Store::decide).
 #[derive(Clone, Debug)]
 pub enum Decided {
     /// Recorded, with who and why.
     Recorded,
-    /// The record is not the one that was looked at any more.
+    /// The record has changed since it was read.
     Stale,
-    /// It cannot be decided that way in the state it is in.
+    /// This decision is not possible in the state the record is in.
     Refused(State),
 }
 
@@ -227,13 +227,13 @@ pub struct Filter {
     pub states: Vec<State>,
     /// Only of this operation.
     pub operation: Option<String>,
-    /// Only of this tenant, as [`Scope::tenant_text`](crate::Scope::tenant_text) spells it.
+    /// Only of this tenant, written as [`Scope::tenant_text`](crate::Scope::tenant_text) writes it.
     pub tenant: Option<String>,
     /// Only those whose state last changed at least this long ago, in ms.
     pub older_than_ms: Option<u64>,
-    /// Where the page before ended.
+    /// The cursor of the next page: the last page's [`Page::next`].
     pub after: Option<String>,
-    /// At most this many; 0 and everything beyond is [`PAGE_RECORDS_MAX`].
+    /// At most this many; 0 and everything above means [`PAGE_RECORDS_MAX`].
     pub limit: usize,
 }
 
@@ -249,49 +249,49 @@ impl Filter {
 pub struct Page {
     /// The records.
     pub records: Vec<Record>,
-    /// For [`Filter::after`]; `None` on the last page.
+    /// The cursor for [`Filter::after`]; `None` on the last page.
     pub next: Option<String>,
     /// The store's clock when they were read.
     pub now: StoreTime,
 }
 
-/// What a store can do beyond the laws all stores keep.
+/// What a store can do beyond the laws that hold for all stores.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Capabilities {
-    /// What was acknowledged survives a crash of the process and of the machine.
+    /// Acknowledged writes survive a crash of the process and of the machine.
     pub durable: bool,
     /// Several processes may use it at once.
     pub shared: bool,
-    /// Claim and business rows can be one commit.
+    /// A claim and business rows can share one commit.
     pub same_tx: bool,
 }
 
-/// Where intents are remembered.
+/// Where intents are stored.
 ///
-/// Laws of the whole seam:
-/// 1. **The store's clock** judges leases and expiry; callers never pass a time.
+/// Laws of all methods:
+/// 1. **The store's clock** decides leases and expiry; callers never pass a time.
 /// 2. **Durable before acknowledged**, where [`Capabilities::durable`] says so.
-/// 3. **Errors say what is known** ([`StoreError::fate`]). Every method may be asked again after an error
-///    with the same arguments, also when its fate is in doubt: asking twice does no more than asking once.
-/// 4. **Dropping a future** before it resolves leaves the request either done or not done, as a lost
-///    connection would; it never leaves half of it, and never blocks others.
+/// 3. **Errors say what is known** ([`StoreError::fate`]). After an error every method may be called again with the
+///    same arguments, also when its fate is in doubt: calling twice does no more than calling once.
+/// 4. **Dropping a future** before it resolves leaves the request done or not done, as a lost connection would. It
+///    never leaves half of it, and never blocks others.
 pub trait Store: Send + Sync + 'static {
     /// What this store can do.
     fn capabilities(&self) -> Capabilities;
 
-    /// The store's clock. It need not be right, but all users of one store see the same one.
+    /// The store's clock. It need not be right, but all users of one store see the same clock.
     fn now(&self) -> impl Future<Output = Result<StoreTime, StoreError>> + Send;
 
-    /// Claims an intent, or says what stands in the way.
+    /// Claims an intent, or says why it cannot be claimed.
     ///
-    /// - Atomic: of any number of concurrent claims for one intent exactly one gets [`Claimed::Run`].
+    /// - Atomic: of any number of concurrent claims of one intent exactly one gets [`Claimed::Run`].
     /// - One round trip; a replay writes nothing.
     /// - Mismatch before in-flight before replay.
     /// - Each `Run` has an epoch higher than any before it in this store, released and swept ones included.
-    /// - Asking again with the same [`Claim::owner`] while the lease runs returns the same ticket, so a
-    ///   claim whose answer was lost is settled by repeating it.
-    /// - An opaque claim whose lease ran out is [`Claimed::Uncertain`], never `Run`.
+    /// - Claiming again with the same [`Claim::owner`] while the lease runs returns the same ticket, so a claim whose
+    ///   answer was lost is settled by repeating it.
+    /// - An opaque claim whose lease has expired is [`Claimed::Uncertain`], never `Run`.
     fn claim(&self, claim: Claim) -> impl Future<Output = Result<Claimed, StoreError>> + Send;
 
     /// Extends the lease from now. A lapsed or lost claim is [`Renewed::Stale`] and stays as it is.
@@ -303,8 +303,8 @@ pub trait Store: Send + Sync + 'static {
 
     /// Records the outcome under owner and epoch.
     ///
-    /// - A stale owner changes nothing and is told so.
-    /// - The lease does not matter: the last owner's late outcome is taken until somebody else claimed or decided.
+    /// - A stale owner changes nothing and gets [`Finished::Stale`].
+    /// - The lease does not matter: the last owner's late outcome is accepted until another claim or a decision.
     /// - The first outcome of an owner stands; an uncertain one may be made certain by the same owner.
     /// - Retention starts now; an uncertain record has none.
     fn finish(
@@ -316,43 +316,42 @@ pub trait Store: Send + Sync + 'static {
     /// The record, unless there is none or it has expired. Writes nothing.
     fn get(&self, id: IntentId) -> impl Future<Output = Result<Option<Record>, StoreError>> + Send;
 
-    /// Records for people, newest first, a bounded page at a time. Expired ones are not shown. Walking the
-    /// pages shows every record that was there all along exactly once.
+    /// Lists records for people, newest first, a bounded page at a time. Expired ones are not shown. Reading page after
+    /// page shows every record that existed all along exactly once.
     fn list(&self, filter: Filter) -> impl Future<Output = Result<Page, StoreError>> + Send;
 
-    /// Records what a person or a lookup found out, with who and why, under a fresh epoch: from then on the
-    /// last owner is stale. A live claim cannot be decided over.
+    /// Records the decision of a person or a lookup, with who and why, under a fresh epoch: from then on the last owner
+    /// is stale. A claim whose lease runs cannot be overridden.
     fn decide(
         &self,
         id: IntentId,
         decide: Decide,
     ) -> impl Future<Output = Result<Decided, StoreError>> + Send;
 
-    /// Forgets up to `limit` expired records and returns how many. In progress and uncertain ones stay,
-    /// however old. Claims go on meanwhile. A store that forgets by itself has nothing to do and says 0.
+    /// Deletes up to `limit` expired records (retention) and returns how many. In progress and uncertain ones stay,
+    /// however old. Claims go on meanwhile. A store that expires records by itself has nothing to do and returns 0.
     fn sweep(&self, limit: usize) -> impl Future<Output = Result<usize, StoreError>> + Send;
 
-    /// As [`claim`](Self::claim), and a replay comes from the authority itself, never from a cache in front of
-    /// it. Stores without one do the same for both.
+    /// As [`claim`](Self::claim), but a replay comes from the authority itself, never from a cache in front of it.
+    /// Stores without a cache do the same for both.
     fn claim_verified(&self, claim: Claim) -> impl Future<Output = Result<Claimed, StoreError>> + Send {
         self.claim(claim)
     }
 
-    /// As [`get`](Self::get), for whoever would replay what is finished: a cache in front of the authority may
-    /// answer, as it may for [`claim`](Self::claim). Stores without one do the same for both.
+    /// As [`get`](Self::get), for callers that replay a finished outcome: a cache in front of the authority may answer,
+    /// as it may for [`claim`](Self::claim). Stores without a cache do the same for both.
     fn look(&self, id: IntentId) -> impl Future<Output = Result<Option<Record>, StoreError>> + Send {
         self.get(id)
     }
 
-    /// Which data this is: whatever was remembered elsewhere about another lineage is not about this store.
-    /// `None` where the store has no such thing.
+    /// The identity of this store's data: what was kept elsewhere under another lineage is not about this data.
+    /// `None` if the store has none.
     fn lineage(&self) -> impl Future<Output = Result<Option<Lineage>, StoreError>> + Send {
         std::future::ready(Ok(None))
     }
 
-    /// How what is stored here is protected: an outcome that goes past this store into the same tables, in a
-    /// transaction of the caller's own, has to be protected alike. Stores themselves do not; one that stands around
-    /// another says what that one does.
+    /// How stored outcomes are protected: an outcome that a caller writes into the same tables in its own transaction
+    /// has to be protected the same way. Plain stores do not protect; a wrapper returns its store's protection.
     fn protection(&self) -> Protection {
         Protection::none()
     }

@@ -1,4 +1,4 @@
-//! The bounded queue in front of whoever carries requests out: SQLite's threads, a SQL server's connections.
+//! The bounded queue of requests, in front of SQLite's threads or a SQL server's connections.
 
 use std::time::Duration;
 
@@ -20,8 +20,8 @@ impl<T> Queue<T> {
         (Self { sender, wait }, receiver)
     }
 
-    /// Hands over a request and waits for its answer. Whoever stops waiting leaves the request to be carried
-    /// out, or not; nobody else notices.
+    /// Queues a request and waits for its answer. If the caller stops waiting, the request is still carried out, or
+    /// not; other callers do not notice.
     pub(super) async fn ask<A>(&self, request: impl FnOnce(Reply<A>) -> T) -> Result<A, StoreError> {
         let (reply, answer) = oneshot::channel();
         self.put(request(reply)).await?;
@@ -32,7 +32,7 @@ impl<T> Queue<T> {
         match self.sender.try_send(request) {
             Ok(()) => Ok(()),
             Err(TrySendError::Closed(_)) => Err(closed()),
-            // Only here is a timer needed, so a runtime without one does for all but overload.
+            // Only here is a timer needed: a runtime without one works until the queue is full.
             Err(TrySendError::Full(request)) => {
                 match tokio::time::timeout(self.wait, self.sender.send(request)).await {
                     Ok(sent) => sent.map_err(|_| closed()),
@@ -42,19 +42,18 @@ impl<T> Queue<T> {
         }
     }
 
-    /// Hands over the last request there will be.
     pub(super) async fn put_last(&self, request: T) {
         let _ = self.sender.send(request).await;
     }
 }
 
-/// Whoever had the request is gone, and with it the answer.
+/// The thread or task that had the request ended without an answer.
 pub(super) fn answer_lost() -> StoreError {
     let message = "the store stopped working in the middle of a request; restart the process";
     StoreError::new(ErrorKind::Unavailable, Fate::InDoubt, message)
 }
 
-/// The store takes no more requests.
+/// The store accepts no more requests.
 pub(super) fn closed() -> StoreError {
     StoreError::new(ErrorKind::Closed, Fate::NotApplied, "the store is closed; open it again")
 }

@@ -1,4 +1,4 @@
-//! What is remembered of one intent.
+//! The record of one intent, and how it changes.
 
 use std::sync::Arc;
 
@@ -15,12 +15,12 @@ const DECISION_BY_BYTES_MAX: usize = 200;
 /// Most bytes of a decision's `why`.
 const DECISION_WHY_BYTES_MAX: usize = 2_000;
 
-/// What is remembered of one intent.
+/// The record of one intent.
 #[derive(Clone, Debug)]
 pub struct Record {
-    /// Which.
+    /// The intent.
     pub intent: Intent,
-    /// The part that decides.
+    /// What the state machine decides by.
     pub head: Head,
     /// How many times it was claimed.
     pub attempts: u32,
@@ -28,9 +28,9 @@ pub struct Record {
     pub created_at: StoreTime,
     /// When its stored state last changed.
     pub changed_at: StoreTime,
-    /// What later callers get.
+    /// The outcome that later callers get as a replay.
     pub outcome: Option<Outcome>,
-    /// The last decision somebody took.
+    /// The last decision made about it.
     pub decision: Option<Decision>,
 }
 
@@ -39,16 +39,16 @@ pub struct Record {
 pub struct Decision {
     /// `applied`, `not_applied` or `released`.
     pub ruling: String,
-    /// Who.
+    /// Who decided.
     pub by: String,
-    /// Why.
+    /// The reason given.
     pub why: String,
     /// When, by the store's clock.
     pub at: StoreTime,
 }
 
 impl Decision {
-    /// The note kept of a decision.
+    /// Cuts `by` and `why` to their limits.
     pub fn new(decide: &Decide, at: StoreTime) -> Self {
         let ruling = match decide.ruling {
             Ruling::Applied(_) => "applied",
@@ -75,12 +75,12 @@ impl Record {
         self.head.state_at(now)
     }
 
-    /// Since when the state that holds at `now` has held. An opaque claim became uncertain when its lease ended.
+    /// When the state that holds at `now` began. An opaque claim became uncertain when its lease ended.
     pub fn since(&self, now: StoreTime) -> StoreTime {
         if self.head.is_lapsed(now) { self.head.lease_until } else { self.changed_at }
     }
 
-    /// What a claimant who ran into this record is shown.
+    /// The answer to a claim that found this record.
     pub fn existing(self, now: StoreTime, other_recipe: bool) -> Existing {
         Existing { record: Arc::new(self), now, other_recipe }
     }
@@ -98,7 +98,7 @@ impl Record {
     }
 }
 
-/// The stores that decide in Rust change their records here, so that all of them do the same. `step` is
+/// Decides a claim. All stores that decide in Rust change their records here, so that they behave alike. `step` is
 /// [`step`](crate::intent::state::step), except where a test plants a bug.
 pub(super) fn on_claim(
     step: Decider,
@@ -116,7 +116,7 @@ pub(super) fn on_claim(
     };
     let step = step(before.map(|record| &record.head), &event, now);
     let Change::Put(head) = step.change else { return (step, None) };
-    // A record that had expired is absent: nothing of it carries over but the epoch.
+    // An expired record counts as absent: only its epoch carries over.
     let before = before.filter(|record| record.state_at(now).is_some());
     let record = Record {
         intent: claim.intent.clone(),

@@ -1,9 +1,9 @@
-//! A store by its URL.
+//! Opens a store by its URL.
 
 use super::memory::MemoryStore;
 use super::{AnyStore, ErrorKind, Fate, Lineage, StoreError};
 
-/// Opens the store a URL names; its file or tables are made if they are not there.
+/// Opens the store a URL names; creates its file or tables if they do not exist.
 ///
 /// | URL | store | feature |
 /// |---|---|---|
@@ -20,13 +20,13 @@ use super::{AnyStore, ErrorKind, Fate, Lineage, StoreError};
 /// # Ok::<(), semel::store::StoreError>(()) }).unwrap();
 /// ```
 pub async fn open(url: &str) -> Result<AnyStore, StoreError> {
-    open_or_make(url, true).await
+    open_or_create(url, true).await
 }
 
-/// Opens a store that is there already, for tools that look at another process's store: nothing is made, so
-/// that a mistyped path is an error and not a new, empty store.
+/// Opens an existing store, for tools that inspect another process's store. Creates nothing, so a mistyped path is
+/// an error and not a new, empty store.
 pub async fn open_existing(url: &str) -> Result<AnyStore, StoreError> {
-    open_or_make(url, false).await
+    open_or_create(url, false).await
 }
 
 /// Opens the store a URL names with the Redis of another URL in front of it; see [`tiered`](super::tiered).
@@ -48,11 +48,11 @@ pub async fn behind_cache(
 ) -> Result<AnyStore, StoreError> {
     match named(cache_url)? {
         Named::Redis => Ok(AnyStore::new(super::tiered::TieredStore::open(store, cache_url, metrics).await?)),
-        _ => Err(wrong("a cache is a Redis: redis://HOST or redis+cluster://HOST,HOST".into())),
+        _ => Err(wrong("the cache has to be Redis; write redis://HOST or redis+cluster://HOST,HOST".into())),
     }
 }
 
-async fn open_or_make(url: &str, create: bool) -> Result<AnyStore, StoreError> {
+async fn open_or_create(url: &str, create: bool) -> Result<AnyStore, StoreError> {
     match named(url)? {
         Named::Memory if create => Ok(AnyStore::new(MemoryStore::new())),
         Named::Memory => Err(in_memory()),
@@ -69,12 +69,12 @@ async fn open_or_make(url: &str, create: bool) -> Result<AnyStore, StoreError> {
     }
 }
 
-/// The versions of a store's tables around a [`migrate`].
+/// The version of a store's tables before and after [`migrate`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Migrated {
-    /// The version it had; 0 for a store that was made just now.
+    /// The version before; 0 if this call created the store.
     pub before: u32,
-    /// The version it has.
+    /// The version now.
     pub now: u32,
 }
 
@@ -96,8 +96,8 @@ pub async fn migrate(url: &str) -> Result<Migrated, StoreError> {
     }
 }
 
-/// Gives the data of the store a URL names a new lineage and returns it: what a cache has of it is worth nothing
-/// from then on. For the person who has put an older backup in its place.
+/// Gives the data of the store a URL names a new lineage and returns it. Cache entries made under the old lineage are
+/// ignored from then on. Run this after restoring an older backup.
 pub async fn new_lineage(url: &str) -> Result<Lineage, StoreError> {
     match named(url)? {
         #[cfg(feature = "sqlite")]
@@ -106,11 +106,11 @@ pub async fn new_lineage(url: &str) -> Result<Lineage, StoreError> {
         Named::Postgres => super::postgres::new_lineage(url).await,
         #[cfg(feature = "mysql")]
         Named::Mysql => super::mysql::new_lineage(url).await,
-        _ => Err(wrong("this store's lineage cannot be made anew; empty the cache instead".into())),
+        _ => Err(wrong("this store's lineage cannot be replaced; empty the cache instead".into())),
     }
 }
 
-/// What [`migrate`] runs on a new store of that kind, as text. Touches nothing.
+/// The SQL that [`migrate`] runs on a new store of that kind. Opens no connection and changes nothing.
 pub fn schema(url: &str) -> Result<&'static str, StoreError> {
     match named(url)? {
         Named::Memory => Err(in_memory()),
@@ -135,7 +135,7 @@ enum Named<'a> {
     Mysql,
     #[cfg(feature = "redis")]
     Redis,
-    // Where no store with a path is built in, nothing borrows from the URL.
+    // Without a store that takes a path, no other variant borrows from the URL.
     #[cfg(not(feature = "sqlite"))]
     #[allow(dead_code)]
     Nothing(std::convert::Infallible, std::marker::PhantomData<&'a str>),
@@ -168,7 +168,7 @@ fn named(url: &str) -> Result<Named<'_>, StoreError> {
         "redis" | "rediss" | "redis+cluster" | "rediss+cluster" => Ok(Named::Redis),
         #[cfg(not(feature = "redis"))]
         "redis" | "rediss" | "redis+cluster" | "rediss+cluster" => Err(not_built("Redis", "redis")),
-        _ => Err(wrong(format!("no store is known for {scheme:?}; {KNOWN}"))),
+        _ => Err(wrong(format!("there is no store for the scheme {scheme:?}; {KNOWN}"))),
     }
 }
 
@@ -177,12 +177,14 @@ fn wrong(message: String) -> StoreError {
 }
 
 fn in_memory() -> StoreError {
-    wrong("memory: lives and ends with its process; name a store that lasts, such as sqlite:semel.db".into())
+    wrong(
+        "memory: exists only inside its own process; name a store that lasts, such as sqlite:semel.db".into(),
+    )
 }
 
 #[cfg(feature = "redis")]
 fn no_tables() -> StoreError {
-    wrong("a store in Redis has no tables; `semel migrate` without --print makes its markers".into())
+    wrong("a store in Redis has no tables; `semel migrate` without --print creates its markers".into())
 }
 
 #[cfg(not(all(feature = "sqlite", feature = "postgres", feature = "mysql", feature = "redis")))]

@@ -1,5 +1,5 @@
-//! The script of a claim inside the caller's transaction: take the lock, look, decide; later write what became
-//! of it.
+//! The claim inside the caller's transaction, as a script: take the lock, read the record, decide; later write the
+//! outcome.
 
 use std::time::{Duration, Instant};
 
@@ -16,23 +16,23 @@ use crate::intent::policy::{Effect, Retention, StoreTime};
 use crate::intent::state::{Head, State, StepAnswer, StepEvent, step};
 use crate::store::encoding;
 
-/// The pauses between two looks: short ones at first, because most transactions are.
+/// Pauses between two attempts (backoff): short at first, because most transactions are short.
 const PAUSE_MIN: Duration = Duration::from_millis(1);
 const PAUSE_MAX: Duration = Duration::from_millis(20);
 
-/// SQLite: takes the write lock and changes nothing. Without it two transactions could both look before
-/// either writes.
+/// SQLite: takes the write lock and changes nothing. Without it two transactions could both read before either
+/// writes.
 pub(super) const LOCK_SQLITE: Sql = Sql::same("DELETE FROM semel_intent WHERE false");
 
-const LOOK: Sql = Sql {
+const INSPECT: Sql = Sql {
     postgres: "SELECT * FROM semel_tx_look($1, $2)",
-    // Its look is more than one statement: `mysql::look`.
+    // MySQL needs more than one statement: `mysql::inspect`.
     mysql: "",
     sqlite: include_str!("sql/look_sqlite.sql"),
 };
 
-/// Which database this is, among all that one process may talk to. The server's start, or where its data is, tells two
-/// servers apart.
+/// Identifies the database among all that one process may talk to. The server's start time, or its data directory,
+/// distinguishes two servers.
 const DATABASE: Sql = Sql {
     postgres: "SELECT concat_ws('/', pg_postmaster_start_time(), current_database(), to_regclass('semel_intent')::oid)",
     mysql: "SELECT CONVERT(CONCAT_WS('/', @@hostname, @@port, @@datadir, DATABASE()) USING utf8mb4)",
@@ -47,7 +47,7 @@ const PUT: Sql = Sql {
     sqlite: include_str!("sql/put_sqlite.sql"),
 };
 
-/// A wish to run an intent in the caller's transaction.
+/// A request to run an intent in the caller's transaction.
 #[derive(Clone, Debug)]
 pub(super) struct Ask {
     pub(super) intent: Intent,
@@ -58,7 +58,7 @@ pub(super) struct Ask {
     pub(super) wait: Duration,
 }
 
-/// What was there when the lock was had: what [`put`] is asked with.
+/// What was found when the lock was taken; [`put`] checks it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Seen {
     epoch: Option<Epoch>,
@@ -67,21 +67,21 @@ pub(super) struct Seen {
 }
 
 impl Seen {
-    /// Somebody was at it before: there may be phases.
+    /// A takeover: an earlier attempt claimed it, so there may be phases.
     pub(super) fn is_takeover(&self) -> bool {
         self.carry
     }
 }
 
-/// What a claim got.
+/// The result of a claim.
 #[derive(Debug)]
 pub(super) enum Claimed {
     Run(Seen),
     Replay(Verdict, Outcome),
 }
 
-pub(super) struct Looked {
-    /// Nobody else can claim it until this transaction ends.
+pub(super) struct Inspected {
+    /// No other transaction can claim it until this one ends.
     locked: bool,
     writable: bool,
     now: StoreTime,
@@ -89,40 +89,39 @@ pub(super) struct Looked {
     outcome: Option<Bytes>,
 }
 
-impl Looked {
-    /// Somebody else's transaction has it, and what that will leave is not known.
+impl Inspected {
+    /// Another transaction holds the lock; what it will commit is not known yet.
     #[cfg(feature = "mysql")]
-    pub(super) fn held() -> Self {
+    pub(super) fn locked_elsewhere() -> Self {
         Self { locked: false, writable: true, now: StoreTime(0), head: None, outcome: None }
     }
 }
 
-/// Claims, or says what stands in the way. Waits for whoever is at it, within the bound.
+/// Claims the intent, or returns why it cannot. Waits for another holder, at most `ask.wait`.
 pub(super) async fn claim(port: Port, ask: Ask) -> Result<Claimed, TxError> {
     let begun = Instant::now();
     let deadline = begun + ask.wait;
     let id = ask.intent.id();
     let mut pause = PAUSE_MIN;
     let (mut turn, mut unasked) = (None, None);
-    // MySQL waits in the look itself. Several who wait there for one row that is then rolled back each keep a
-    // lock on the gap it leaves, and none can insert: a deadlock. So there is one.
+    // MySQL waits in the locking read itself. Several waiters for one row that is then rolled back each keep a lock
+    // on the gap it leaves, and none can insert: a deadlock. So only one waits there.
     if port.dialect() == Dialect::Mysql {
         // Most callers have no rival, and need not ask the server which database this is.
         unasked = Turn::take(id, None, begun).await;
         if unasked.is_none() {
-            turn = Some(named_turn(&port, id, begun, deadline).await?);
-            // The caller that holds this turn has not asked yet. It may be of another database, and then it does not
-            // keep us waiting.
+            turn = Some(turn_in_database(&port, id, begun, deadline).await?);
+            // The caller that holds this turn has not asked yet. If it uses another database, it does not block us.
             unasked = Turn::take(id, None, deadline).await;
         }
     }
     loop {
-        let busy = match look(&port, &ask).await {
-            Ok(looked) => {
-                let locked = looked.locked;
-                match decide(&ask, looked)? {
+        let busy = match inspect(&port, &ask).await {
+            Ok(inspected) => {
+                let locked = inspected.locked;
+                match decide(&ask, inspected)? {
                     Some(claimed) => return taken(&port, &ask, claimed).await,
-                    // Whoever is at it outside of a transaction needs the row, which is ours as long as we wait.
+                    // An owner outside of a transaction needs the row, which we keep locked as long as we wait.
                     None if locked && port.dialect() == Dialect::Mysql => {
                         return Err(TxError::InFlight { waited: begun.elapsed() });
                     }
@@ -138,61 +137,66 @@ pub(super) async fn claim(port: Port, ask: Ask) -> Result<Claimed, TxError> {
         if left.is_zero() {
             return Err(give_up());
         }
-        // SQLite's callers are threads, and what they wait for is the file.
+        // SQLite's callers are threads; they wait for the file.
         drop(unasked.take());
         if turn.is_none() && port.dialect() != Dialect::Sqlite {
             let waiting = Instant::now();
-            turn = Some(named_turn(&port, id, begun, deadline).await?);
-            // Others were before us: it may be done by now.
+            turn = Some(turn_in_database(&port, id, begun, deadline).await?);
+            // Others were ahead of us: it may be done by now.
             if waiting.elapsed() > PAUSE_MIN {
                 continue;
             }
         }
-        // Of random length, or those who wait wake together.
+        // Jitter, or all waiters wake together.
         let nap = pause.mul_f64(0.5 + fastrand::f64()).min(left);
         port.pause(nap).await;
         pause = (pause * 2).min(PAUSE_MAX);
     }
 }
 
-/// The turn among those of this process who wait for this intent in this database.
-async fn named_turn(port: &Port, id: IntentId, begun: Instant, deadline: Instant) -> Result<Turn, TxError> {
+/// The turn among the callers of this process that wait for this intent in this database.
+async fn turn_in_database(
+    port: &Port,
+    id: IntentId,
+    begun: Instant,
+    deadline: Instant,
+) -> Result<Turn, TxError> {
     let rows = port.run(&DATABASE, Vec::new()).await?;
     let database = rows.first().ok_or_else(no_row)?.text(0)?.to_owned();
     let turn = Turn::take(id, Some(database), deadline).await;
     turn.ok_or_else(|| TxError::InFlight { waited: begun.elapsed() })
 }
 
-/// `None` is: wait.
-fn decide(ask: &Ask, looked: Looked) -> Result<Option<Claimed>, TxError> {
+/// `None`: wait.
+fn decide(ask: &Ask, inspected: Inspected) -> Result<Option<Claimed>, TxError> {
     let event = StepEvent::Claim {
         fingerprint: ask.fingerprint,
         owner: ask.owner,
         effect: ask.effect,
         lease_ms: ask.lease_ms,
-        // The database gives it when the record is written.
+        // The database assigns it when the record is written.
         fresh: Epoch(0),
     };
-    match step(looked.head.as_ref(), &event, looked.now).answer {
+    match step(inspected.head.as_ref(), &event, inspected.now).answer {
         StepAnswer::Mismatch => Err(TxError::Mismatch),
         StepAnswer::Replay => {
-            let failed = looked.head.is_some_and(|head| head.state == State::FailedFinal);
+            let failed = inspected.head.is_some_and(|head| head.state == State::FailedFinal);
             let verdict = if failed { Verdict::FailedFinal } else { Verdict::Completed };
-            let outcome = match looked.outcome {
+            let outcome = match inspected.outcome {
                 Some(stored) => Outcome::decode(stored)
                     .map_err(|error| DriverError::of(DriverErrorKind::Unreadable, error))?,
                 None => Outcome::unknown(),
             };
             Ok(Some(Claimed::Replay(verdict, outcome)))
         }
-        StepAnswer::Run if looked.locked && !looked.writable => {
-            let message = "the transaction is read-only, so the intent cannot be remembered in it; begin one \
-                           that may write";
+        StepAnswer::Run if inspected.locked && !inspected.writable => {
+            let message = "the transaction is read-only, so the intent cannot be recorded in it; begin \
+                           a read-write transaction";
             Err(DriverError::new(DriverErrorKind::ReadOnly, message).into())
         }
-        StepAnswer::Run if looked.locked => {
-            let carry = looked.head.is_some_and(|head| head.state_at(looked.now).is_some());
-            let (epoch, owner) = looked.head.map(|head| (head.epoch, head.owner)).unzip();
+        StepAnswer::Run if inspected.locked => {
+            let carry = inspected.head.is_some_and(|head| head.state_at(inspected.now).is_some());
+            let (epoch, owner) = inspected.head.map(|head| (head.epoch, head.owner)).unzip();
             Ok(Some(Claimed::Run(Seen { epoch, owner, carry })))
         }
         StepAnswer::Run | StepAnswer::InFlight => Ok(None),
@@ -200,7 +204,7 @@ fn decide(ask: &Ask, looked: Looked) -> Result<Option<Claimed>, TxError> {
     }
 }
 
-/// MySQL: where there was a row before, it has to say who runs now.
+/// MySQL: a row that existed before has to name the new owner.
 #[cfg(feature = "mysql")]
 async fn taken(port: &Port, ask: &Ask, claimed: Claimed) -> Result<Claimed, TxError> {
     if let (Dialect::Mysql, Claimed::Run(Seen { epoch: Some(_), .. })) = (port.dialect(), &claimed) {
@@ -214,8 +218,8 @@ async fn taken(_: &Port, _: &Ask, claimed: Claimed) -> Result<Claimed, TxError> 
     Ok(claimed)
 }
 
-/// After work that failed: what was there before the claim is there again. MySQL alone writes anything before
-/// [`put`], and a caller that commits all the same would leave it behind.
+/// After work that failed: restores what was there before the claim. Only MySQL writes anything before [`put`], and a
+/// caller that commits all the same would leave it behind.
 pub(super) async fn undo(port: Port, ask: Ask, seen: Seen) -> Result<(), DriverError> {
     #[cfg(feature = "mysql")]
     if port.dialect() == Dialect::Mysql {
@@ -225,23 +229,23 @@ pub(super) async fn undo(port: Port, ask: Ask, seen: Seen) -> Result<(), DriverE
     Ok(())
 }
 
-async fn look(port: &Port, ask: &Ask) -> Result<Looked, DriverError> {
+async fn inspect(port: &Port, ask: &Ask) -> Result<Inspected, DriverError> {
     let intent = &ask.intent;
     match port.dialect() {
         Dialect::Postgres => {
             let values = vec![lock_key(intent).into(), intent.id().as_bytes()[..].into()];
-            let rows = port.run(&LOOK, values).await?;
+            let rows = port.run(&INSPECT, values).await?;
             let row = rows.first().ok_or_else(no_row)?;
-            looked(row, 3, row.int(0)? != 0, row.int(1)? != 0, row.int(2)?)
+            inspected(row, 3, row.int(0)? != 0, row.int(1)? != 0, row.int(2)?)
         }
         Dialect::Sqlite => {
             port.run(&LOCK_SQLITE, Vec::new()).await?;
-            let rows = port.run(&LOOK, vec![intent.id().as_bytes()[..].into()]).await?;
+            let rows = port.run(&INSPECT, vec![intent.id().as_bytes()[..].into()]).await?;
             let row = rows.first().ok_or_else(no_row)?;
-            looked(row, 1, true, true, row.int(0)?)
+            inspected(row, 1, true, true, row.int(0)?)
         }
         #[cfg(feature = "mysql")]
-        Dialect::Mysql => super::mysql::look(port, ask).await,
+        Dialect::Mysql => super::mysql::inspect(port, ask).await,
         #[cfg(not(feature = "mysql"))]
         Dialect::Mysql => {
             let message = "this build has no MySQL; build with the feature `mysql`";
@@ -250,16 +254,16 @@ async fn look(port: &Port, ask: &Ask) -> Result<Looked, DriverError> {
     }
 }
 
-pub(super) fn looked(
+pub(super) fn inspected(
     row: &Row,
     at: usize,
     locked: bool,
     writable: bool,
     now: i64,
-) -> Result<Looked, DriverError> {
+) -> Result<Inspected, DriverError> {
     let now = StoreTime(now.cast_unsigned());
     let Some(state) = row.int_or_null(at)? else {
-        return Ok(Looked { locked, writable, now, head: None, outcome: None });
+        return Ok(Inspected { locked, writable, now, head: None, outcome: None });
     };
     let head = Head {
         state: encoding::state_of(state).map_err(unreadable)?,
@@ -270,10 +274,10 @@ pub(super) fn looked(
         owner: Owner::from_bytes(fixed(&row.bytes(at + 5)?)?),
         fingerprint: Fingerprint::from_parts(fixed(&row.bytes(at + 7)?)?, row.int(at + 6)?.cast_unsigned()),
     };
-    Ok(Looked { locked, writable, now, head: Some(head), outcome: row.bytes_or_null(at + 8)? })
+    Ok(Inspected { locked, writable, now, head: Some(head), outcome: row.bytes_or_null(at + 8)? })
 }
 
-/// Writes the record: a claim that goes on after this transaction, or what it ended in. Returns its epoch.
+/// Writes the record: a claim that outlives this transaction, or its outcome. Returns its epoch.
 pub(super) async fn put(
     port: Port,
     ask: Ask,
@@ -312,11 +316,11 @@ pub(super) async fn put(
         Some(row) => row.int_or_null(0)?,
         None => None,
     };
-    // Whoever did that did not take the lock; their claim stands, and ours is rolled back.
+    // Another owner did that without taking the lock; its claim stands, and ours is rolled back.
     epoch.map(|epoch| Epoch(epoch.cast_unsigned())).ok_or(TxError::Lost)
 }
 
-/// The key of the advisory lock of one intent.
+/// The key of an intent's advisory lock.
 pub(super) fn lock_key(intent: &Intent) -> i64 {
     #[cfg(feature = "postgres")]
     return crate::store::postgres::lock::key(&intent.id());
@@ -328,7 +332,7 @@ pub(super) fn lock_key(intent: &Intent) -> i64 {
 }
 
 fn fixed<const N: usize>(bytes: &[u8]) -> Result<[u8; N], DriverError> {
-    bytes.try_into().map_err(|_| unreadable(format!("{} bytes are stored where {N} belong", bytes.len())))
+    bytes.try_into().map_err(|_| unreadable(format!("stored value has {} bytes, expected {N}", bytes.len())))
 }
 
 fn unreadable(why: String) -> DriverError {
@@ -336,5 +340,5 @@ fn unreadable(why: String) -> DriverError {
 }
 
 pub(super) fn no_row() -> DriverError {
-    unreadable("a row was expected and none came".to_owned())
+    unreadable("expected a row, but the query returned none".to_owned())
 }

@@ -1,8 +1,8 @@
-//! Commands: a request to change one aggregate, from the version its sender has seen.
+//! Commands: requests to change one aggregate, each based on the version its sender has seen.
 //!
-//! Three things that look alike are kept apart:
+//! Three cases that look alike are kept apart:
 //!
-//! | what comes | what it is | what it gets |
+//! | received | what it is | result |
 //! |---|---|---|
 //! | the same command again | a retry | the result of the first time ([`Applied::Replayed`]) |
 //! | another command, and the aggregate has moved on | a separate intent that came too late | [`CommandError::Conflict`], or the current state ([`Applied::Current`]): the API's choice |
@@ -25,7 +25,7 @@ use crate::intent::policy::Retention;
 use crate::intent::scope::Scope;
 use crate::store::protect::Protection;
 
-/// A command as it travels.
+/// A command as it is sent.
 ///
 /// ```
 /// # #[cfg(feature = "sqlite")] {
@@ -75,22 +75,22 @@ use crate::store::protect::Protection;
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Command<P> {
-    /// Names this command; the same on every retry.
+    /// Identifies this command; the same on every retry.
     pub id: String,
     /// What kind of command it is.
     pub kind: String,
-    /// Whose.
+    /// The tenant it belongs to.
     pub tenant: String,
-    /// What it changes.
+    /// The aggregate it changes.
     pub aggregate: String,
     /// The version its sender has seen.
     pub expected_version: u64,
-    /// The rest.
+    /// The command's own data.
     pub payload: P,
 }
 
 impl<P: Serialize> Command<P> {
-    /// To be applied once, with settings.
+    /// Prepares to apply it once; settings can be added.
     pub fn once(&self) -> CommandOnce<'_, P> {
         CommandOnce {
             command: self,
@@ -101,7 +101,7 @@ impl<P: Serialize> Command<P> {
         }
     }
 
-    /// The intent it is.
+    /// Its intent: tenant, kind and id.
     pub fn intent(&self) -> Result<Intent, String> {
         let scope = Scope::tenant(&self.tenant).map_err(|error| error.to_string())?;
         let kind = Operation::new(&self.kind).map_err(|error| error.to_string())?;
@@ -109,7 +109,7 @@ impl<P: Serialize> Command<P> {
         Ok(Intent::new(scope, kind, id))
     }
 
-    /// What it asks for: aggregate, version and payload.
+    /// The fingerprint of what it asks for: aggregate, version and payload.
     pub fn fingerprint(&self) -> Result<Fingerprint, String> {
         let asked = (&self.aggregate, self.expected_version, &self.payload);
         Recipe::default().value(&asked).map_err(|error| error.to_string())
@@ -121,7 +121,7 @@ impl<P: Serialize> Command<P> {
 pub enum Transition<T, C> {
     /// The aggregate had the expected version and has changed.
     Done(T),
-    /// It has moved on, to this. Nothing was changed.
+    /// It has moved on, to this state. Nothing was changed.
     Advanced(C),
 }
 
@@ -135,14 +135,14 @@ pub enum Advanced {
     Current,
 }
 
-/// What a command ended in.
+/// The result of a command.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Applied<T, C> {
-    /// Done now.
+    /// Applied now.
     Done(T),
-    /// Done before; this is what it ended in.
+    /// Applied before; this is the stored result.
     Replayed(T),
-    /// The aggregate had moved on; this is what it is now. Nothing is remembered of the command.
+    /// The aggregate had moved on; this is its current state. The command is not recorded.
     Current(C),
 }
 
@@ -150,23 +150,23 @@ pub enum Applied<T, C> {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum CommandError<C, E> {
-    /// Another command has this id. A sender's bug: retrying cannot help.
+    /// The id was used before for a different command. A sender's bug: retrying cannot help.
     Mismatch,
-    /// The aggregate has moved on. The sender has to look at it and decide anew, with a new command.
+    /// The aggregate has moved on. The sender has to read it again and decide, with a new command.
     Conflict {
-        /// Which.
+        /// The aggregate.
         aggregate: String,
         /// The version the command was made for.
         expected: u64,
-        /// What it is now.
+        /// Its current state.
         current: C,
     },
-    /// A part of the command cannot be what it is said to be.
+    /// A part of the command is invalid.
     Invalid {
         /// What is wrong.
         why: String,
     },
-    /// Anything else.
+    /// Any other error of the transaction.
     Tx(TxError<E>),
 }
 
@@ -187,9 +187,9 @@ impl<C: fmt::Debug, E: fmt::Display> fmt::Display for CommandError<C, E> {
             ),
             Self::Conflict { aggregate, expected, current } => write!(
                 f,
-                "{aggregate} is not at version {expected} any more, it is {current:?}; look at it again and decide anew"
+                "{aggregate} is no longer at version {expected} but {current:?}; read it again and send a new command"
             ),
-            Self::Invalid { why } => write!(f, "this is no command: {why}"),
+            Self::Invalid { why } => write!(f, "invalid command: {why}"),
             Self::Tx(error) => error.fmt(f),
         }
     }
@@ -215,14 +215,14 @@ pub struct CommandOnce<'a, P> {
     protection: Protection,
 }
 
-/// How work says that it found the aggregate moved on: an error, so that nothing is remembered.
+/// Stops the work without recording anything: the aggregate has moved on, or the work failed.
 enum Stopped<C, E> {
     Advanced(C),
     Work(E),
 }
 
 impl<P: Serialize> CommandOnce<'_, P> {
-    /// Says what another command gets when the aggregate has moved on.
+    /// Sets what another command gets when the aggregate has moved on.
     pub fn advanced(mut self, advanced: Advanced) -> Self {
         self.advanced = advanced;
         self
@@ -256,9 +256,9 @@ impl<P: Serialize> CommandOnce<'_, P> {
         X: Tx,
         T: Remember,
     {
-        let once = self.settled().map_err(|why| CommandError::Invalid { why })?;
+        let once = self.configured().map_err(|why| CommandError::Invalid { why })?;
         let applied = once.run_tx(tx, async |tx| stopped(work(tx).await)).await;
-        self.told(applied)
+        self.result_of(applied)
     }
 
     /// The same for `rusqlite`.
@@ -271,12 +271,12 @@ impl<P: Serialize> CommandOnce<'_, P> {
     where
         T: Remember,
     {
-        let once = self.settled().map_err(|why| CommandError::Invalid { why })?;
+        let once = self.configured().map_err(|why| CommandError::Invalid { why })?;
         let applied = once.run_now(tx, |tx| stopped(work(tx)));
-        self.told(applied)
+        self.result_of(applied)
     }
 
-    fn settled(&self) -> Result<Once, String> {
+    fn configured(&self) -> Result<Once, String> {
         let mut once = Once::new(&self.command.intent()?, self.command.fingerprint()?);
         once = once.protect(self.protection.clone());
         if let Some(retention) = self.retention {
@@ -288,7 +288,7 @@ impl<P: Serialize> CommandOnce<'_, P> {
         Ok(once)
     }
 
-    fn told<T, C, E>(
+    fn result_of<T, C, E>(
         &self,
         applied: Result<TxReply<T>, TxError<Stopped<C, E>>>,
     ) -> Result<Applied<T, C>, CommandError<C, E>> {

@@ -1,4 +1,4 @@
-//! The seam to a transaction of the caller's: run a statement, read rows back.
+//! The seam to the caller's transaction: run a statement, read rows back.
 //!
 //! Everything in [`tx`](super) is written once, as a script over this seam with one text per SQL dialect.
 //! A driver is one implementation of [`Tx`] (or, for a synchronous one, a function that plays a script).
@@ -128,7 +128,7 @@ impl Row {
     pub fn int_or_null(&self, column: usize) -> Result<Option<i64>, DriverError> {
         match self.0.get(column) {
             Some(Value::Int(value)) => Ok(*value),
-            // A NULL whose type the database did not tell.
+            // A NULL whose type the database did not report.
             Some(Value::Bytes(None) | Value::Text(None)) => Ok(None),
             other => Err(DriverError::unexpected(column, "an integer", other)),
         }
@@ -168,7 +168,7 @@ impl Row {
     }
 }
 
-/// What a statement gave.
+/// What a statement returned.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Rows {
     /// The rows, in order.
@@ -178,13 +178,13 @@ pub struct Rows {
 }
 
 impl Rows {
-    /// The first row, where there is one.
+    /// The first row, if there is one.
     pub fn first(&self) -> Option<&Row> {
         self.rows.first()
     }
 }
 
-/// A statement with its parameters in order. The text is always one of ours, never put together from input.
+/// A statement with its parameters in order. The text is always one of ours, never built from input.
 #[derive(Clone, Debug)]
 pub struct Statement {
     /// The text, in the dialect of the transaction.
@@ -195,26 +195,26 @@ pub struct Statement {
 
 /// What the work gets of a transaction.
 ///
-/// A trait of its own, with one lifetime and no other: so an `async` closure that takes it is `Send` where its
-/// parts are, and a web framework takes the handler it stands in.
+/// A separate trait with a single lifetime: an `async` closure that takes it is then `Send` where its parts are, and
+/// a web framework accepts the handler around it.
 pub trait Lend {
     /// `&mut PgConnection` of sqlx, `&Transaction` of tokio_postgres.
     type Lent<'l>;
 }
 
-/// A transaction of the caller's, as semel needs it.
+/// The caller's transaction, as semel uses it.
 ///
 /// Implemented for `sqlx::Transaction<'_, Postgres>` and `sqlx::PgConnection` (feature `sqlx-postgres`), for
 /// `sqlx::Transaction<'_, MySql>` and `sqlx::MySqlConnection` (feature `mysql`) and for
 /// `tokio_postgres::Transaction` (feature `postgres`). Pools that wrap one of them lend it by `&mut *tx`.
 ///
 /// Laws of an implementation:
-/// - A statement runs inside the transaction the caller has open, in order, and nowhere else. Nothing here
-///   ever begins, commits or rolls back; that is the caller's.
-/// - An error says by its [kind](DriverErrorKind) what the database said.
+/// - A statement runs inside the transaction the caller has open, in order, and nowhere else. Nothing here ever
+///   begins, commits or rolls back; the caller does.
+/// - An error's [kind](DriverErrorKind) says what the database reported.
 /// - Dropping the future leaves the transaction to be rolled back.
 pub trait Tx: Lend + Send {
-    /// What SQL it speaks.
+    /// Its SQL dialect.
     const DIALECT: Dialect;
 
     /// Whether a transaction is open, as far as the driver knows.

@@ -1,4 +1,4 @@
-//! Why there is no answer.
+//! Why a transaction got no answer.
 
 use std::convert::Infallible;
 use std::error::Error;
@@ -9,55 +9,56 @@ use super::driver::{DriverError, DriverErrorKind};
 use crate::guard::Failure;
 use crate::intent::identity::IntentId;
 
-/// Why a transaction did not get its answer. Roll it back, unless it says otherwise: nothing stays.
+/// Why a transaction did not get its answer. Roll it back, unless the variant says otherwise; nothing is kept.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum TxError<E = Infallible> {
-    /// The work itself failed. Nothing is remembered; after the rollback the same key may run at once.
+    /// The work itself failed. Nothing is recorded; after the rollback the same key may run at once.
     Work(E),
-    /// The key was used for another request. A client's bug: retrying cannot help.
+    /// The key was used for a different request. A client's bug: retrying cannot help.
     Mismatch,
-    /// Somebody else is at it, and was not done within the bound. The transaction is as good as before: it may
-    /// go on without this intent.
+    /// Another attempt holds the intent and did not finish within the wait. The transaction is unharmed: it may go on
+    /// without this intent.
     InFlight {
         /// How long this call has waited.
         waited: Duration,
     },
-    /// An earlier attempt that was not atomic left it open whether it happened. Not run again by itself.
+    /// An earlier attempt that was not atomic left it in doubt. It is not run again automatically.
     Uncertain {
-        /// Which.
+        /// The intent.
         id: IntentId,
     },
-    /// An earlier attempt was refused for good; that is the answer to every retry.
+    /// An earlier attempt failed for good; that is the answer to every retry.
     Refused(Failure),
-    /// Two transactions got in each other's way: roll back and run the whole transaction again. Under
-    /// REPEATABLE READ and SERIALIZABLE this is what a duplicate gets whose snapshot is older than the answer.
+    /// Two transactions conflicted: roll back and run the whole transaction again. Under REPEATABLE READ and
+    /// SERIALIZABLE a duplicate gets this when its snapshot is older than the answer.
     Retry(DriverError),
-    /// The database has one writer, and it was somebody else for longer than the bound. Nothing was done.
+    /// The database has one writer, and another transaction was it for longer than the wait. Nothing was done.
     Busy {
         /// How long this call has waited.
         waited: Duration,
     },
-    /// Somebody else has claimed or decided the intent in the meantime. Roll back; the next attempt will see.
+    /// Another attempt has claimed or decided the intent in the meantime. Roll back; the next attempt will see the
+    /// result.
     Lost,
-    /// A phase list is not the one the operation was begun with.
+    /// The phase list is not the one the operation started with.
     PhasesChanged {
-        /// As it was begun.
+        /// The phases it started with.
         begun: String,
-        /// As it is now.
+        /// The phases now.
         now: String,
     },
-    /// The value cannot be remembered, or what is remembered is not of this type.
+    /// The value cannot be stored, or the stored value is not of this type.
     Value {
-        /// What stands in the way.
+        /// The reason.
         why: String,
     },
-    /// The database refused, or is gone.
+    /// The database refused, or the connection is gone.
     Database(DriverError),
 }
 
 impl<E> TxError<E> {
-    /// Whether the same call may succeed in a new transaction, without anybody doing anything.
+    /// Whether the same call may succeed in a new transaction, without further action.
     pub fn may_retry(&self) -> bool {
         match self {
             Self::InFlight { .. } | Self::Retry(_) | Self::Busy { .. } | Self::Lost => true,
@@ -68,7 +69,7 @@ impl<E> TxError<E> {
 }
 
 impl TxError {
-    /// The same, where work might have failed too: for a caller that has errors of its own.
+    /// The same error in a type with a work error: for a caller that has errors of its own.
     ///
     /// ```
     /// use semel::tx::TxError;
@@ -82,18 +83,18 @@ impl TxError {
 }
 
 impl<E> TxError<E> {
-    /// The same, with the work's own error told in other terms.
-    pub fn map_work<F>(self, told: impl FnOnce(E) -> F) -> TxError<F> {
-        match self.try_map_work(|error| Ok::<_, Infallible>(told(error))) {
+    /// The same, with the work's own error converted.
+    pub fn map_work<F>(self, convert: impl FnOnce(E) -> F) -> TxError<F> {
+        match self.try_map_work(|error| Ok::<_, Infallible>(convert(error))) {
             Ok(error) => error,
             Err(never) => match never {},
         }
     }
 
-    /// The same, where the work's own error may turn out to be none.
-    pub(super) fn try_map_work<F, N>(self, told: impl FnOnce(E) -> Result<F, N>) -> Result<TxError<F>, N> {
+    /// The same, where the conversion may find that the work's error is not one.
+    pub(super) fn try_map_work<F, N>(self, convert: impl FnOnce(E) -> Result<F, N>) -> Result<TxError<F>, N> {
         Ok(match self {
-            Self::Work(error) => TxError::Work(told(error)?),
+            Self::Work(error) => TxError::Work(convert(error)?),
             Self::Mismatch => TxError::Mismatch,
             Self::InFlight { waited } => TxError::InFlight { waited },
             Self::Uncertain { id } => TxError::Uncertain { id },
@@ -126,28 +127,28 @@ impl<E: fmt::Display> fmt::Display for TxError<E> {
             ),
             Self::InFlight { waited } => write!(
                 f,
-                "another transaction is at this intent and was not done within {waited:?}; ask again later"
+                "another transaction holds this intent and did not finish within {waited:?}; retry later"
             ),
             Self::Uncertain { id } => write!(
                 f,
-                "whether intent {id} happened is not known, an earlier attempt outside of a transaction is in \
-                 doubt; look it up, or decide with `semel resolve`"
+                "intent {id} is in doubt: an earlier attempt outside of a transaction may or may not have happened; \
+                 look it up, or decide with `semel resolve`"
             ),
             Self::Refused(failure) => write!(f, "an earlier attempt was refused for good: {failure}"),
             Self::Retry(error) | Self::Database(error) => error.fmt(f),
             Self::Busy { waited } => write!(
                 f,
-                "somebody else has been writing to the database for {waited:?}; roll back and try again later"
+                "another transaction has been writing to the database for {waited:?}; roll back and retry later"
             ),
             Self::Lost => f.write_str(
-                "somebody else has claimed or decided this intent in the meantime; roll back and ask again",
+                "another attempt has claimed or decided this intent in the meantime; roll back and retry",
             ),
             Self::PhasesChanged { begun, now } => write!(
                 f,
-                "this operation was begun with the phases {begun} and is now to go on with {now}; finish it \
-                 with the code that began it, or give the new list another operation name"
+                "this operation started with the phases {begun} and would now continue with {now}; finish it \
+                 with the code that started it, or give the new list another operation name"
             ),
-            Self::Value { why } => write!(f, "the value cannot be given: {why}"),
+            Self::Value { why } => write!(f, "the value cannot be stored or restored: {why}"),
         }
     }
 }

@@ -8,18 +8,18 @@
 //! |---|---|
 //! | [`once_tx`], [`Once`] | the work, unless it was committed before |
 //! | [`Phases`] | recovery points: atomic phases around remote calls |
-//! | [`Command`] | envelopes with an expected version: retry, conflict and mismatch kept apart |
+//! | [`Command`] | requests with an expected version: retry, conflict and mismatch kept apart |
 //! | [`sqlite`] | the same for `rusqlite`, as ordinary functions |
 //! | [`driver`] | the seam to the caller's transaction: one statement, rows back |
 //! | [`ledger`] | double-entry postings, each once |
-//! | [`mod@reference`] | a provider's name for the result, under one intent only |
+//! | [`mod@reference`] | a provider's reference for the result, under one intent only |
 //! | [`upsert`] | work that is idempotent by itself |
-//! | `claim` | the claim inside the caller's transaction: lock, look, decide, write |
+//! | `claim` | the claim inside the caller's transaction: lock, read, decide, write |
 //! | `wait_queue` | one waiter per intent and process; the others wait in memory |
-//! | `mysql`, `lock_wait` | MySQL and MariaDB only: their claim, and a lock that was not had |
+//! | `mysql`, `lock_wait` | MySQL and MariaDB only: their claim, and lock wait timeouts |
 //! | `stored_value` | how an answer is stored: an outcome, or a value as JSON |
-//! | `script` | what is written once over all drivers |
-//! | `migrations` | tables made in a database that a URL names |
+//! | `script` | logic written once for all drivers |
+//! | `migrations` | creates and upgrades semel's tables in the caller's database |
 
 mod claim;
 mod command;

@@ -15,10 +15,10 @@ use crate::intent::policy::{Effect, Retention};
 use crate::intent::state::State;
 use crate::store::protect::Protection;
 
-/// How long a duplicate waits for the first, unless [`Once::wait`] says otherwise.
+/// How long a duplicate waits for the first attempt, unless [`Once::wait`] says otherwise.
 pub const WAIT: Duration = Duration::from_secs(3);
 
-/// A value, and how it was come by.
+/// A value, and whether it is a replay.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TxReply<T> {
     /// The value.
@@ -27,11 +27,10 @@ pub struct TxReply<T> {
     pub replayed: bool,
 }
 
-/// Runs `work` in the transaction `tx` unless the intent was committed before; then gives what it ended in.
+/// Runs `work` in the transaction `tx` unless the intent was committed before; then replays its outcome.
 ///
 /// The outcome is written in `tx` too, so one commit decides about intent, rows and outcome: there is no lease,
-/// nothing to be uncertain about, and no second fsync. Commit on `Ok`; on any error roll back, and nothing
-/// stays.
+/// nothing to be uncertain about, and no second fsync. Commit on `Ok`; on any error roll back, and nothing is kept.
 ///
 /// ```no_run
 /// # #[cfg(feature = "sqlx-postgres")] {
@@ -61,9 +60,9 @@ pub struct TxReply<T> {
 /// # }
 /// ```
 ///
-/// Of two transactions with the same intent the second waits until the first has ended, then replays or (after
-/// a rollback) runs; see [`Once::wait`]. Remote calls do not belong into `work`: a rollback cannot take them
-/// back. [`Phases`](super::Phases) are for those.
+/// Of two transactions with the same intent the second waits until the first has ended, then replays or (after a
+/// rollback) runs; see [`Once::wait`]. Remote calls do not belong in `work`: a rollback cannot undo them. Use
+/// [`Phases`](super::Phases) for those.
 pub async fn once_tx<X, T, E>(
     tx: &mut X,
     intent: &Intent,
@@ -87,7 +86,7 @@ pub struct Once {
 }
 
 impl Once {
-    /// This intent, asked for like this; remembered for a day, duplicates wait for [`WAIT`].
+    /// This intent with this request; remembered for a day, duplicates wait for [`WAIT`].
     pub fn new(intent: &Intent, fingerprint: Fingerprint) -> Self {
         let ask = Ask {
             intent: intent.clone(),
@@ -100,7 +99,7 @@ impl Once {
         Self { ask, retention: Retention::default(), protection: Protection::none() }
     }
 
-    /// Says how long the outcome is remembered.
+    /// Sets how long the outcome is remembered.
     pub fn retention(mut self, retention: impl Into<Retention>) -> Self {
         self.retention = retention.into();
         self
@@ -126,10 +125,10 @@ impl Once {
         Kept::whole(&self.ask.intent)
     }
 
-    /// Says how long a duplicate waits for the first before it is told that it is in flight. Zero: not at all.
+    /// Sets how long a duplicate waits for the first attempt before it gets [`TxError::InFlight`]. Zero: not at all.
     ///
-    /// A waiting call asks the database again after short pauses, and one call per intent and process does so;
-    /// the others wait in memory. The caller's transaction stays as good as it was.
+    /// A waiting call polls the database with short pauses, and only one call per intent and process does so; the
+    /// others wait in memory. The caller's transaction is unharmed.
     pub fn wait(mut self, wait: Duration) -> Self {
         self.ask.wait = wait;
         self
@@ -169,7 +168,7 @@ impl Once {
     }
 }
 
-/// What work that failed is told as. A transaction that is gone with its connection has undone everything itself.
+/// The error of failed work. A transaction that is gone with its connection has undone everything itself.
 fn undone<E>(undone: Result<(), DriverError>, error: E) -> TxError<E> {
     match undone {
         Err(undo) if !matches!(undo.kind(), DriverErrorKind::Lost | DriverErrorKind::NoTransaction) => {
@@ -184,7 +183,7 @@ pub(super) enum Begun<T> {
     Replay(TxReply<T>),
 }
 
-/// What both kinds of drivers do before the work,
+/// Before the work, for both kinds of drivers.
 pub(super) fn begun<T: Remember, E>(claimed: Claimed) -> Result<Begun<T>, TxError<E>> {
     match claimed {
         Claimed::Run(seen) => {
@@ -199,7 +198,7 @@ pub(super) fn begun<T: Remember, E>(claimed: Claimed) -> Result<Begun<T>, TxErro
     }
 }
 
-/// and after it.
+/// After the work, for both kinds of drivers.
 pub(super) fn ended<T: Remember, E>(value: &T) -> Result<Outcome, TxError<E>> {
     crash::point(crash::AFTER_EFFECT);
     let outcome = value.remember().map_err(|why| TxError::Value { why })?;

@@ -30,13 +30,14 @@ mod steps;
 pub const PHASES_MAX: usize = 64;
 /// Longest name of a phase in bytes.
 pub const PHASE_BYTES_MAX: usize = 100;
-/// How long an owner is believed alive after each phase, unless [`Phases::lease`] says otherwise.
+/// The lease of an owner after each phase, unless [`Phases::lease`] says otherwise.
 pub const LEASE: Duration = Duration::from_secs(30);
 
-/// Why a list of names is no list of phases.
+/// Why a list of phase names is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "phases are 1 to {PHASES_MAX} different names of 1 to {PHASE_BYTES_MAX} letters, digits, '.', '-' or '_': {why}"
+    "invalid phases: {why}; use 1 to {PHASES_MAX} different names of 1 to {PHASE_BYTES_MAX} letters, digits, \
+     '.', '-' or '_'"
 )]
 pub struct PhasesError {
     why: String,
@@ -93,21 +94,21 @@ pub struct Phases {
     protection: Protection,
 }
 
-/// What a start found.
+/// The result of a start.
 #[derive(Debug)]
 pub enum Started<T> {
-    /// Ours to run, from [`PhaseRun::next`] on.
+    /// Claimed: run it from [`PhaseRun::next`] on.
     Run(PhaseRun),
-    /// It had ended before, in this.
+    /// It ended before, with this value.
     Replay(T),
 }
 
 impl Phases {
-    /// An intent in these phases, in this order. The list may not change while operations are under way.
+    /// An intent in these phases, in this order. The list may not change while operations are in flight.
     pub fn new(intent: &Intent, fingerprint: Fingerprint, names: &[&str]) -> Result<Self, PhasesError> {
         let wrong = |why: &str| Err(PhasesError { why: why.to_owned() });
         if names.is_empty() || names.len() > PHASES_MAX {
-            return wrong(&format!("there are {}", names.len()));
+            return wrong(&format!("got {}", names.len()));
         }
         for (at, name) in names.iter().enumerate() {
             let plain = |byte: u8| byte.is_ascii_alphanumeric() || b".-_".contains(&byte);
@@ -115,14 +116,14 @@ impl Phases {
                 return wrong(&format!("{name:?}"));
             }
             if names[..at].contains(name) {
-                return wrong(&format!("{name:?} is there twice"));
+                return wrong(&format!("{name:?} is listed twice"));
             }
         }
         let ask = Ask {
             intent: intent.clone(),
             fingerprint,
             owner: Owner::random(),
-            // Remote calls in between carry a key of their own: after a crash it may go on at once.
+            // Remote calls in between carry their own keys: after a crash it may go on at once.
             effect: Effect::Keyed,
             lease_ms: millis(LEASE),
             wait: Duration::ZERO,
@@ -132,61 +133,60 @@ impl Phases {
         Ok(Self { ask, names, retention, changes: false, protection })
     }
 
-    /// Says how long the outcome is remembered.
+    /// Sets how long the outcome is remembered.
     pub fn retention(mut self, retention: impl Into<Retention>) -> Self {
         self.retention = retention.into();
         self
     }
 
     /// Protects the stored results of all phases, as [`Once::protect`](super::Once::protect) does an outcome. The
-    /// last one is the outcome of the whole. Results that were stored sealed and cannot be opened are an error of
-    /// the start: it takes over nothing.
+    /// last one is the outcome of the whole operation. If a sealed result cannot be opened, the start fails and takes
+    /// over nothing.
     pub fn protect(mut self, protection: Protection) -> Self {
         self.protection = protection;
         self
     }
 
-    /// Says how long an owner is believed alive after the start and after each phase: longer than any remote call
-    /// takes, and at most a day. After that somebody else may take over; the first one is fenced then, however long it
-    /// lives.
+    /// Sets the lease after the start and after each phase: longer than any remote call takes, and at most a day.
+    /// After that another process may take over; the first owner is then fenced, however long it lives.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.ask.lease_ms = millis(lease).min(LEASE_MS_MAX);
         self
     }
 
-    /// Says how long to wait for somebody who is at it. Not at all unless this is called: whoever waits holds a
-    /// transaction and its connection, and the one who is at it may need that very connection for its next phase.
+    /// Sets how long to wait for another owner. Without it there is no wait: a waiter holds a transaction and its
+    /// connection, and the owner may need that very connection for its next phase.
     pub fn wait(mut self, wait: Duration) -> Self {
         self.ask.wait = wait;
         self
     }
 
-    /// Lets an operation under way go on with a list that differs in phases that are not done yet. Those that
-    /// are done have to be the same in any case.
+    /// Lets an operation in flight go on with a list that differs in phases that are not done yet. Phases that are
+    /// done have to match in any case.
     pub fn accept_changes_to_come(mut self) -> Self {
         self.changes = true;
         self
     }
 
-    /// Claims the operation in `tx`, or gives what it ended in. Commit before the first remote call.
+    /// Claims the operation in `tx`, or replays its outcome. Commit before the first remote call.
     pub async fn start_tx<X, T>(&self, tx: &mut X) -> Result<Started<T>, TxError>
     where
         X: Tx,
         T: Remember,
     {
-        let ask = self.renamed();
+        let ask = self.with_new_owner();
         play(tx, |port| self.clone().start(port, ask)).await??.recalled()
     }
 
     /// The same for `rusqlite`.
     #[cfg(feature = "sqlite")]
     pub fn start_now<T: Remember>(&self, tx: &rusqlite::Connection) -> Result<Started<T>, TxError> {
-        let ask = self.renamed();
+        let ask = self.with_new_owner();
         super::driver::play_now(tx, |port| self.clone().start(port, ask))??.recalled()
     }
 
-    /// Each start is an attempt of its own: two with one token would both believe the claim theirs.
-    fn renamed(&self) -> Ask {
+    /// Each start is a new attempt: two with one owner token would both believe the claim theirs.
+    fn with_new_owner(&self) -> Ask {
         Ask { owner: Owner::random(), ..self.ask.clone() }
     }
 
@@ -211,7 +211,7 @@ impl Phases {
         Ok(Begun::Run(PhaseRun { ask, names, retention, protection, epoch, done }))
     }
 
-    /// A deploy may have changed the list while the operation was under way.
+    /// A deploy may have changed the list while the operation was in flight.
     fn check(&self, done: &[steps::Done]) -> Result<(), TxError> {
         let Some(last) = done.last() else { return Ok(()) };
         let now = self.names.join(",");
@@ -241,21 +241,21 @@ impl Begun {
     }
 }
 
-/// An operation under way, claimed by this process.
+/// An operation in flight, claimed by this process.
 #[derive(Debug)]
 pub struct PhaseRun {
     ask: Ask,
     names: Vec<String>,
     retention: Retention,
-    /// In a box: a run travels in [`Started`], beside values that are small.
+    /// Boxed: a run travels in [`Started`], beside small values.
     protection: Box<Protection>,
     epoch: Epoch,
-    /// What was committed when we started.
+    /// Outcomes that were committed when we started.
     done: Vec<Outcome>,
 }
 
 impl PhaseRun {
-    /// Which intent.
+    /// The intent.
     pub fn intent(&self) -> &Intent {
         &self.ask.intent
     }
@@ -271,16 +271,16 @@ impl PhaseRun {
         self.names.get(self.done.len()).map_or(&self.names[0], |name| name)
     }
 
-    /// What a phase ended in, if it was committed before this run started: its remote call need not be made.
+    /// The value of a phase that was committed before this run started: its remote call need not be made.
     pub fn recall<T: Remember>(&self, phase: &str) -> Result<Option<T>, TxError> {
         let position = self.position(phase)?;
         self.done.get(position).map(|outcome| T::recall(Verdict::Completed, outcome.clone())).transpose()
     }
 
-    /// Runs one phase in `tx`, or gives what it ended in if it was committed before. The last phase of the list
-    /// ends the operation; its value is what every later start replays.
+    /// Runs one phase in `tx`, or replays its value if it was committed before. The last phase of the list ends the
+    /// operation; its value is what every later start replays.
     ///
-    /// [`TxError::Lost`]: somebody else has taken over, or an earlier phase of this run was not committed. Roll
+    /// [`TxError::Lost`]: another process has taken over, or an earlier phase of this run was not committed. Roll
     /// back, and start again.
     pub async fn phase_tx<X, T, E>(
         &mut self,
@@ -336,7 +336,7 @@ impl PhaseRun {
 
     fn position(&self, phase: &str) -> Result<usize, TxError> {
         self.names.iter().position(|name| name == phase).ok_or_else(|| {
-            let why = format!("{phase:?} is none of the phases {}", self.names.join(","));
+            let why = format!("{phase:?} is not one of the phases {}", self.names.join(","));
             TxError::Value { why }
         })
     }
@@ -363,7 +363,7 @@ impl PhaseRun {
         })
     }
 
-    /// The last one is the outcome of the whole, which others read, too.
+    /// The last one is the outcome of the whole operation, which others read too.
     fn kept(&self, position: usize) -> Kept {
         match self.names.get(position) {
             Some(name) if position + 1 < self.names.len() => Kept::phase(&self.ask.intent, name),
@@ -372,7 +372,7 @@ impl PhaseRun {
     }
 
     fn recalled<T: Remember>(&self, position: usize, stored: Bytes) -> Result<T, TxError> {
-        // What is stored among the phases was not the last one when it was.
+        // A result stored among the phases was not the last one when it was stored.
         let name = self.names.get(position).map_or("", String::as_str);
         let kept = Kept::phase(&self.ask.intent, name);
         let outcome = kept.reveal(&self.protection, decoded(stored)?)?;

@@ -1,9 +1,9 @@
-//! What is written once over every driver: a script that asks for statements and knows no driver.
+//! Logic written once for every driver: a script that asks for statements and knows no driver.
 //!
-//! A script is an ordinary `async fn` that is given a [`Port`]. It asks the port for rows; whoever plays it
-//! carries the statement out in the caller's transaction and hands the rows back. An asynchronous driver
-//! plays it with [`play`], rusqlite with `play_now`, on the caller's thread. The script never holds the
-//! transaction, so it is `Send` whatever the driver's types are.
+//! A script is an ordinary `async fn` with a [`Port`]. It asks the port for rows; its player runs the statement in
+//! the caller's transaction and hands the rows back. An asynchronous driver plays it with [`play`], rusqlite with
+//! `play_now`, on the caller's thread. The script never holds the transaction, so it is `Send` whatever the driver's
+//! types are.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -14,20 +14,20 @@ use std::time::Duration;
 use super::driver::{Dialect, DriverError, DriverErrorKind, Rows, Sql, Statement, Tx, Value};
 
 /// What a script asks of its player.
-pub(crate) enum Wish {
+pub(crate) enum Request {
     Run(Statement),
     Pause(Duration),
 }
 
 enum Slot {
     Idle,
-    Wished(Wish),
+    Requested(Request),
     /// Taken by the player, not answered yet.
     Taken,
     Answered(Result<Rows, DriverError>),
 }
 
-/// A script's way to the database.
+/// A script's access to the database.
 #[derive(Clone)]
 pub(crate) struct Port {
     dialect: Dialect,
@@ -39,7 +39,7 @@ impl Port {
         Self { dialect, slot: Arc::new(Mutex::new(Slot::Idle)) }
     }
 
-    /// What SQL the other side speaks.
+    /// The SQL dialect of the other side.
     pub(crate) fn dialect(&self) -> Dialect {
         self.dialect
     }
@@ -47,21 +47,21 @@ impl Port {
     /// Runs a statement in the caller's transaction. One at a time.
     pub(crate) async fn run(&self, sql: &Sql, values: Vec<Value>) -> Result<Rows, DriverError> {
         let text = sql.text(self.dialect);
-        self.wish(Wish::Run(Statement { text, values })).await
+        self.request(Request::Run(Statement { text, values })).await
     }
 
     /// Waits without touching the database.
     pub(crate) async fn pause(&self, pause: Duration) {
-        let _ = self.wish(Wish::Pause(pause)).await;
+        let _ = self.request(Request::Pause(pause)).await;
     }
 
-    async fn wish(&self, wish: Wish) -> Result<Rows, DriverError> {
-        *self.slot() = Slot::Wished(wish);
+    async fn request(&self, request: Request) -> Result<Rows, DriverError> {
+        *self.slot() = Slot::Requested(request);
         poll_fn(|_| {
             let mut slot = self.slot();
             match std::mem::replace(&mut *slot, Slot::Idle) {
                 Slot::Answered(answer) => Poll::Ready(answer),
-                // The player polls again as soon as it has the answer; nobody needs to be woken.
+                // The player polls again as soon as it has the answer; no waker is needed.
                 unanswered => {
                     *slot = unanswered;
                     Poll::Pending
@@ -71,11 +71,11 @@ impl Port {
         .await
     }
 
-    /// For players: what the script wants, if it wants something.
-    fn take(&self) -> Option<Wish> {
+    /// For players: the script's next request, if there is one.
+    fn take(&self) -> Option<Request> {
         let mut slot = self.slot();
         match std::mem::replace(&mut *slot, Slot::Taken) {
-            Slot::Wished(wish) => Some(wish),
+            Slot::Requested(request) => Some(request),
             other => {
                 *slot = other;
                 None
@@ -83,7 +83,7 @@ impl Port {
         }
     }
 
-    /// For players: what the statement gave.
+    /// For players: the result of the statement.
     pub(crate) fn answer(&self, answer: Result<Rows, DriverError>) {
         *self.slot() = Slot::Answered(answer);
     }
@@ -97,16 +97,16 @@ impl Port {
         self.slot.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Polls the script until it has ended or wishes for something.
+    /// Polls the script until it has ended or requests something.
     fn poll<F: Future>(
         &self,
         script: Pin<&mut F>,
         context: &mut Context<'_>,
-    ) -> Poll<Result<F::Output, Wish>> {
+    ) -> Poll<Result<F::Output, Request>> {
         match script.poll(context) {
             Poll::Ready(ended) => Poll::Ready(Ok(ended)),
             Poll::Pending => match self.take() {
-                Some(wish) => Poll::Ready(Err(wish)),
+                Some(request) => Poll::Ready(Err(request)),
                 None => Poll::Pending,
             },
         }
@@ -129,11 +129,11 @@ where
         let polled = poll_fn(|context| port.poll(script.as_mut(), context)).await;
         match polled {
             Ok(ended) => return Ok(ended),
-            Err(Wish::Run(statement)) => {
+            Err(Request::Run(statement)) => {
                 let answer = tx.run(statement).await;
                 port.answer(answer);
             }
-            Err(Wish::Pause(pause)) => {
+            Err(Request::Pause(pause)) => {
                 tokio::time::sleep(pause).await;
                 port.paused();
             }
@@ -141,9 +141,9 @@ where
     }
 }
 
-/// For a player without a runtime: the script's end or its next wish, on this thread.
+/// For a player without a runtime: the script's end or its next request, on this thread.
 #[cfg(feature = "sqlite")]
-pub(crate) fn wait_here<F: Future>(port: &Port, mut script: Pin<&mut F>) -> Result<F::Output, Wish> {
+pub(crate) fn wait_here<F: Future>(port: &Port, mut script: Pin<&mut F>) -> Result<F::Output, Request> {
     struct Unpark(std::thread::Thread);
     impl std::task::Wake for Unpark {
         fn wake(self: Arc<Self>) {

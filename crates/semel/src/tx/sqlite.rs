@@ -1,4 +1,4 @@
-//! In a transaction of `rusqlite`, on a database of the application's own: ordinary functions, no runtime.
+//! Once inside a `rusqlite` transaction on the application's own database: ordinary functions, no runtime.
 
 use rusqlite::{Connection, OptionalExtension};
 
@@ -21,8 +21,8 @@ pub const SQL: &str = include_str!("sql/sqlite.sql");
 /// The version this build reads and writes.
 pub const VERSION: u32 = 1;
 
-/// Creates or upgrades semel's tables (all called `semel_…`) in a database of the application's own, and says
-/// which version they had: 0 where there were none. Inside a transaction it becomes part of it.
+/// Creates or upgrades semel's tables (all called `semel_…`) in the application's own database, and returns the
+/// version they had: 0 where there were none. Inside a transaction it becomes part of it.
 pub fn migrate(connection: &Connection) -> Result<u32, DriverError> {
     let wrong = |error: rusqlite::Error| DriverError::of(DriverErrorKind::Other, error.to_string());
     if !connection.is_autocommit() {
@@ -50,7 +50,7 @@ fn bring_up(connection: &Connection) -> Result<u32, DriverError> {
         connection.query_row("SELECT version FROM semel_tx", [], |row| row.get(0)).map_err(wrong)?;
     if version > VERSION {
         let message = format!(
-            "semel's tables in this database were made by a newer semel (version {version}, this build knows \
+            "semel's tables in this database were created by a newer semel (version {version}, this build knows \
              {VERSION}); upgrade semel"
         );
         return Err(DriverError::new(DriverErrorKind::Other, message));
@@ -58,8 +58,8 @@ fn bring_up(connection: &Connection) -> Result<u32, DriverError> {
     Ok(version)
 }
 
-/// Runs `work` in the transaction open on `tx` unless the intent was committed before; then gives what it
-/// ended in. The same as [`once_tx`](super::once_tx()), for a synchronous driver.
+/// Runs `work` in the transaction open on `tx` unless the intent was committed before; then replays its outcome. The
+/// same as [`once_tx`](super::once_tx()), for a synchronous driver.
 ///
 /// ```
 /// use rusqlite::{Connection, TransactionBehavior};
@@ -90,10 +90,10 @@ fn bring_up(connection: &Connection) -> Result<u32, DriverError> {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// SQLite has one writer. In an immediate transaction that is the caller, and nobody waits here. In a deferred
-/// one this call becomes the writer first, and waits for another one: as long as the connection's busy timeout
-/// says, then up to [`Once::wait`]; after that [`TxError::Busy`]. A deferred transaction that has read
-/// something before, and was overtaken by a writer since, cannot become one: [`TxError::Retry`].
+/// SQLite has one writer. In an immediate transaction that is the caller, and this call does not wait. In a deferred
+/// one this call becomes the writer first, and waits for another one: as long as the connection's busy timeout says,
+/// then up to [`Once::wait`]; after that [`TxError::Busy`]. A deferred transaction that has read something before,
+/// and was overtaken by a writer since, cannot become one: [`TxError::Retry`].
 pub fn once_tx<T, E>(
     tx: &Connection,
     intent: &Intent,

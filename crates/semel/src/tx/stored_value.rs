@@ -1,4 +1,4 @@
-//! What is remembered of an answer: an [`Outcome`] as it is, or any serde value as JSON.
+//! How an answer is stored: an [`Outcome`] as it is, or any serde value as JSON.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -12,17 +12,16 @@ use crate::store::protect::Protection;
 
 const OK: u16 = 200;
 
-/// Something that can be stored by the commit and given again to every retry: an [`Outcome`], or any serde
-/// value.
+/// A value that the commit can store and every retry gets again: an [`Outcome`], or any serde value.
 pub trait Remember: Sized {
-    /// The stored form.
+    /// Converts to the stored form.
     fn remember(&self) -> Result<Outcome, String>;
 
-    /// The way back.
+    /// Converts back.
     fn recall(verdict: Verdict, outcome: Outcome) -> Result<Self, TxError>;
 }
 
-/// As it is: code, headers and bytes. A body that is too large to keep leaves "done".
+/// As it is: code, headers and bytes. Of a body that is too large to keep only "done" is stored.
 impl Remember for Outcome {
     fn remember(&self) -> Result<Outcome, String> {
         Ok(self.clone().kept())
@@ -30,15 +29,14 @@ impl Remember for Outcome {
 
     fn recall(_: Verdict, outcome: Outcome) -> Result<Self, TxError> {
         match outcome.body {
-            // Somebody stored it through a protected store; as it is, it is nobody's answer.
+            // It was stored through a protected store; sealed, it is not an answer.
             Body::Sealed(_) => Err(TxError::Value { why: "it is sealed, and was not opened".to_owned() }),
             _ => Ok(outcome),
         }
     }
 }
 
-/// As JSON. Nothing is committed yet when it is stored, so a value without a stored form is an error, not a
-/// loss.
+/// As JSON. Nothing is committed yet when it is stored, so a value that cannot be stored is an error, not a loss.
 impl<T: Serialize + DeserializeOwned> Remember for T {
     fn remember(&self) -> Result<Outcome, String> {
         let outcome = Outcome::new(OK, serde_json::to_vec(self).map_err(|error| error.to_string())?);
@@ -56,7 +54,7 @@ impl<T: Serialize + DeserializeOwned> Remember for T {
     }
 }
 
-/// Where an outcome is kept: what its seal is bound to.
+/// Where an outcome is stored: what its seal is bound to.
 pub(super) struct Kept {
     id: IntentId,
     part: IntentId,
@@ -68,19 +66,19 @@ impl Kept {
         Self { id: intent.id(), part: intent.id() }
     }
 
-    /// The result of one phase: moved to another phase, or given out for the outcome, it is refused.
+    /// The result of one phase: it is refused in place of another phase or of the outcome.
     pub(super) fn phase(intent: &Intent, phase: &str) -> Self {
         let part = Intent::new(intent.scope().clone(), intent.operation().clone(), intent.child(phase));
         Self { id: intent.id(), part: part.id() }
     }
 
-    /// What is stored.
+    /// The stored form.
     pub(super) fn protect(&self, protection: &Protection, outcome: Outcome) -> Result<Outcome, TxError> {
         let protected = protection.protect(&self.part, outcome);
         protected.map_err(|error| TxError::Value { why: error.to_string() })
     }
 
-    /// The outcome as it was. One that cannot be opened is an error, never "not done": nothing runs again.
+    /// The original outcome. One that cannot be opened is an error, never "not done": nothing runs again.
     pub(super) fn reveal(&self, protection: &Protection, stored: Outcome) -> Result<Outcome, TxError> {
         let revealed = protection.reveal_part(&self.id, &self.part, stored);
         revealed.map_err(|error| DriverError::of(DriverErrorKind::Unreadable, error).into())

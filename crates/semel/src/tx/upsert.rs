@@ -1,34 +1,35 @@
 //! Work that is idempotent by itself: what a statement's count of changed rows means.
 //!
 //! Not everything needs a key. "The address of customer 7 *is* this" can be said twice; "customer 7 orders once more"
-//! cannot. Where a row's own name or version tells a repetition from a new wish, that is cheaper than any record, and
-//! these helpers say which of the two a statement was. `docs/natural.md` tells when that is enough, and when not.
+//! cannot. Where a row's own key or version distinguishes a repetition from a new request, that is cheaper than any
+//! record, and these helpers say which of the two a statement was. `docs/natural.md` says when that is enough, and
+//! when not.
 //!
-//! They run the caller's own statement, as it is. What it has to look like, each of them says.
+//! They run the caller's own statement, unchanged. Each says what it has to look like.
 
 use super::driver::{Dialect, DriverError, DriverErrorKind, Rows, Sql, Tx, Value};
 use super::script::{Port, play};
 
-/// What an insert was.
+/// The result of an insert.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Inserted {
     /// The row is new.
     New,
-    /// A row of that name was there already, and stays as it is. Whether it is the same is yours to compare.
+    /// A row with that key exists already, and stays as it is. Whether it is the same is yours to compare.
     There,
 }
 
-/// What an update with a condition was.
+/// The result of a conditional update.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Updated {
-    /// The row was what was expected, and is changed.
+    /// The row was as expected, and is changed.
     Done,
-    /// The row is not there, or not in the version that was expected. Read it again before you decide: it may be this
-    /// very change, made by an earlier attempt.
+    /// The row does not exist, or not in the expected version. Read it again before you decide: an earlier attempt
+    /// may have made this very change.
     Stale,
 }
 
-/// Inserts a row that is named by its content, such as `(order, line)`.
+/// Inserts a row that is identified by its content, such as `(order, line)`.
 ///
 /// The statement inserts one row, does nothing when its key is there, and returns something for a new row only:
 /// `INSERT … ON CONFLICT (…) DO NOTHING RETURNING 1`. MySQL has no `RETURNING`, and counts are not reliable there (a
@@ -51,8 +52,8 @@ pub fn insert_now(
 ///
 /// The statement names one row by its key and says what is expected of it:
 /// `UPDATE cart SET …, version = version + 1 WHERE id = $1 AND version = $2`, or an upsert that only moves forward:
-/// `INSERT … ON CONFLICT (id) DO UPDATE SET … WHERE excluded.version > t.version`. More than one changed row is an error,
-/// because then it was not one row that was named; roll back.
+/// `INSERT … ON CONFLICT (id) DO UPDATE SET … WHERE excluded.version > t.version`. More than one changed row is an
+/// error, because then the statement did not name one row; roll back.
 pub async fn update<X: Tx>(tx: &mut X, sql: &Sql, values: Vec<Value>) -> Result<Updated, DriverError> {
     play(tx, |port| updated(port, sql, values)).await?
 }

@@ -11,14 +11,14 @@ use crate::intent::identity::IntentId;
 type Queue = Arc<tokio::sync::Mutex<()>>;
 
 /// An intent, and the database it is in. `None`: the caller has not asked which one it is.
-type At = (IntentId, Option<String>);
+type QueueKey = (IntentId, Option<String>);
 
-/// Only intents somebody waits for are in here, so it is no larger than the number of waiting calls.
-static QUEUES: LazyLock<Mutex<HashMap<At, Queue>>> = LazyLock::new(Mutex::default);
+/// Holds only intents that some call waits for, so it is no larger than the number of waiting calls.
+static QUEUES: LazyLock<Mutex<HashMap<QueueKey, Queue>>> = LazyLock::new(Mutex::default);
 
-/// The right to ask the database whether the first is done.
+/// The right to poll the database whether the first attempt is done.
 pub(super) struct Turn {
-    at: At,
+    at: QueueKey,
     guard: Option<OwnedMutexGuard<()>>,
 }
 
@@ -30,7 +30,7 @@ impl Turn {
             let mut queues = QUEUES.lock().unwrap_or_else(PoisonError::into_inner);
             Arc::clone(queues.entry(at.clone()).or_default())
         };
-        // Made before waiting: whoever gives up tidies up, too.
+        // Created before waiting: a caller that gives up cleans up, too.
         let mut turn = Self { at, guard: None };
         if let Ok(guard) = Arc::clone(&queue).try_lock_owned() {
             turn.guard = Some(guard);
@@ -47,7 +47,7 @@ impl Drop for Turn {
     fn drop(&mut self) {
         self.guard = None;
         let mut queues = QUEUES.lock().unwrap_or_else(PoisonError::into_inner);
-        // Nobody else can take a share of it while the map is locked.
+        // No other call can take a share of it while the map is locked.
         if queues.get(&self.at).is_some_and(|queue| Arc::strong_count(queue) == 1) {
             queues.remove(&self.at);
         }

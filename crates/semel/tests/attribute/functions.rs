@@ -84,7 +84,7 @@ async fn a_duplicate_waits_as_long_as_declared() {
     // Time stands still while anything can run: after a sleep, whatever was spawned is as far as it gets.
     let first = tokio::spawn(slow(guard.clone(), "k", gate.clone(), effects.clone()));
     tokio::time::sleep(Duration::from_millis(1)).await;
-    // Longer than two seconds: told that it is in progress.
+    // Longer than two seconds: the answer is "in progress".
     let early = slow(guard.clone(), "k", gate.clone(), effects.clone()).await;
     assert!(matches!(early, Err(OnceError::Guard(GuardError::InFlight { .. }))), "{early:?}");
     let second = tokio::spawn(slow(guard, "k", gate.clone(), effects.clone()));
@@ -125,9 +125,9 @@ async fn guard_scope_and_key_are_expressions() {
     assert_eq!(place_too(order.clone()).await.unwrap(), 4200);
     let other = Order { cents: 1, ..order.clone() };
     assert!(matches!(place(other).await, Err(OnceError::Guard(GuardError::Mismatch))));
-    let nobody = Order { shop: String::new(), ..order.clone() };
-    assert!(matches!(place(nobody.clone()).await, Err(OnceError::Scope(_))));
-    assert!(place_too(nobody).await.unwrap_err().to_string().contains("tenant"));
+    let no_tenant = Order { shop: String::new(), ..order.clone() };
+    assert!(matches!(place(no_tenant.clone()).await, Err(OnceError::Scope(_))));
+    assert!(place_too(no_tenant).await.unwrap_err().to_string().contains("tenant"));
     let bad = Order { id: "ä".into(), ..order };
     assert!(matches!(place(bad).await, Err(OnceError::Key(_))));
 }

@@ -66,7 +66,7 @@ async fn lease_effect_and_timeout_are_as_declared() {
     assert!(error.to_string().contains("3600s"), "{error}");
 }
 
-/// The macro has these numbers too, and can have them from nowhere else. Whoever changes one changes `value.rs` of
+/// The macro has these numbers too, and can have them from nowhere else. If you change one, change `value.rs` of
 /// semel-macros with it.
 #[test]
 fn the_bounds_the_attribute_checks_are_those_of_the_guard() {

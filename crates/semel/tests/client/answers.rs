@@ -77,7 +77,7 @@ async fn a_mismatch_and_a_doubt_are_not_tried_again() {
 
 #[tokio::test]
 async fn giving_up_says_what_is_known() {
-    let (_kept, gone) = nobody_listens();
+    let (_kept, gone) = closed_port();
     let error = client(policy()).send(payment(format!("http://{gone}/"), "order-1")).await.unwrap_err();
     let ClientError::NotSent(gave_up) = error else { panic!("{error}") };
     assert!(gave_up.attempts.iter().all(|attempt| attempt.seen == ResponseClass::NotSent));

@@ -69,7 +69,7 @@ async fn a_send_dropped_half_way_is_resumed_with_the_same_key() {
     {
         let sending = first.send(payment(script.uri(), "order-1"));
         tokio::select! {
-            _ = sending => panic!("nobody answers"),
+            _ = sending => panic!("no server answers"),
             () = script.news() => {}
         }
     }
@@ -78,7 +78,7 @@ async fn a_send_dropped_half_way_is_resumed_with_the_same_key() {
     let second = durable(policy(), &clock).open(&place.path).await.unwrap();
     let unfinished = second.unfinished(10).await.unwrap();
     assert_eq!((unfinished.len(), unfinished[0].state, unfinished[0].claimed), (1, JournalState::Open, true));
-    // Whoever had it may be alive: not before the lease has run out.
+    // Its sender may be alive: not before the lease has run out.
     assert!(resumed(&second).await.is_empty());
     let elsewhere = second.send(payment(script.uri(), "order-1")).await.unwrap_err();
     assert!(matches!(elsewhere, DurableError::Elsewhere { lease_left: LEASE }), "{elsewhere}");
@@ -88,7 +88,7 @@ async fn a_send_dropped_half_way_is_resumed_with_the_same_key() {
     script.assert_one_intent("order-1");
     assert_eq!(script.arrived()[0].head.replace("\r", ""), script.arrived()[1].head.replace("\r", ""));
 
-    // It is done: nothing to resume, and whoever asks again gets the answer without a request.
+    // It is done: nothing to resume, and a caller that asks again gets the answer without a request.
     assert!(resumed(&second).await.is_empty());
     let again = second.send(payment(script.uri(), "order-1")).await.unwrap();
     assert!(again.extensions().get::<FromJournal>().is_some());
@@ -208,7 +208,7 @@ async fn secrets_are_given_again_and_the_rest_is_as_it_was() {
     };
     let first = builder().open(&place.path).await.unwrap();
     first.send(request("acme")).await.unwrap_err();
-    // Another tenant under the same key is another intent, and gets nobody's answer.
+    // Another tenant under the same key is another intent, and gets no other's answer.
     let error = first.send(request("other")).await.unwrap_err();
     assert!(matches!(error, DurableError::Mismatch), "{error}");
     drop(first);

@@ -32,7 +32,7 @@ async fn a_file_that_is_no_journal_is_refused_and_left_alone() {
     semel::store::sqlite::schema::migrate(&store).await.unwrap();
     let error = open(&store).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Misconfigured, "{error}");
-    assert!(error.to_string().contains("name another path"), "{error}");
+    assert!(error.to_string().contains("use another path"), "{error}");
 
     let error = open(&place.path.with_file_name("no/such/directory/intents.db")).await.unwrap_err();
     assert!(error.to_string().contains("directory"), "{error}");

@@ -16,7 +16,7 @@ async fn retries_and_what_is_known_are_the_same_over_reqwest() {
     assert_eq!(text(response).await, "done");
     script.assert_one_intent("order-1");
 
-    let (_kept, gone) = nobody_listens();
+    let (_kept, gone) = closed_port();
     let error = client.send(payment(format!("http://{gone}/"), "order-1")).await.unwrap_err();
     let ClientError::NotSent(gave_up) = error else { panic!("{error}") };
     assert!(gave_up.attempts.iter().all(|attempt| attempt.seen == ResponseClass::NotSent));

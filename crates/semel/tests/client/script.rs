@@ -31,8 +31,8 @@ pub enum Step {
     Answer(u16, Vec<(&'static str, String)>, &'static str),
 }
 
-/// An address at which nobody listens, and nobody else begins to while the first is kept.
-pub fn nobody_listens() -> (TcpSocket, SocketAddr) {
+/// An address at which no server listens, and none begins to while the first is kept.
+pub fn closed_port() -> (TcpSocket, SocketAddr) {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let address = socket.local_addr().unwrap();

@@ -79,9 +79,9 @@ async fn a_client_that_hangs_up_while_sending_claims_nothing() {
     // The server asks for the body when it has read the head: from then on it waits in the middle of it.
     let head = format!("{HEAD}expect: 100-continue\r\ncontent-length: 20\r\n\r\n");
     socket.write_all(head.as_bytes()).await.unwrap();
-    let mut heard = [0; 12];
-    socket.read_exact(&mut heard).await.unwrap();
-    assert_eq!(&heard, b"HTTP/1.1 100");
+    let mut received = [0; 12];
+    socket.read_exact(&mut received).await.unwrap();
+    assert_eq!(&received, b"HTTP/1.1 100");
     socket.write_all(b"{\"amo").await.unwrap();
     socket.shutdown().await.unwrap();
     // Whatever the server says now, it says it after it has given up the request.

@@ -48,7 +48,7 @@ async fn outside_of_the_layer_each_caller_gets_what_it_accepts() {
 }
 
 #[tokio::test]
-async fn inside_of_the_layer_nothing_is_compressed_so_that_nobody_gets_what_it_cannot_read() {
+async fn inside_of_the_layer_nothing_is_compressed_so_that_every_caller_can_read_it() {
     let app = service(Clock::new().store(), false);
     for (accept, replayed) in [(Some("gzip"), false), (None, true), (Some("gzip;q=1.0, *;q=0.5"), true)] {
         let got = call(&app, accepting(accept)).await;

@@ -76,7 +76,7 @@ async fn the_same_key_with_another_request_is_refused_and_reveals_nothing() {
 }
 
 #[tokio::test]
-async fn the_same_key_in_flight_is_409_and_a_mismatch_is_told_before_it() {
+async fn the_same_key_in_flight_is_409_and_a_mismatch_comes_before_it() {
     for profile in Profile::ALL {
         let (started, go) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
         let (starts, goes) = (Arc::clone(&started), Arc::clone(&go));

@@ -102,14 +102,14 @@ pub(crate) async fn a_crash_after_the_effect_is_recovered_by_looking_it_up(kind:
     let wire = Wire::to(app(layer(store.clone(), rule), &effects, answer)).await;
     claimed_and_died(kind, &store, &wire, Effect::Opaque).await;
     clock.pass_ms(kind, 30_000).await;
-    // Too early to believe "not found": the retry is told when.
+    // Too early to believe "not found": the answer says when to retry.
     let early = wire.pay("k", "{}").await;
-    let told = early.header("retry-after").parse().unwrap_or(0);
+    let retry_after = early.header("retry-after").parse().unwrap_or(0);
     assert_eq!(early.code(), "IDEMPOTENCY_OUTCOME_UNCERTAIN");
     match kind {
-        // Where nobody moves the clock, some of it has passed.
-        Kind::Elsewhere(_) => assert!((1..=settle.as_secs()).contains(&told), "{told}"),
-        _ => assert_eq!(told, settle.as_secs()),
+        // On a real clock, some of it has passed.
+        Kind::Elsewhere(_) => assert!((1..=settle.as_secs()).contains(&retry_after), "{retry_after}"),
+        _ => assert_eq!(retry_after, settle.as_secs()),
     }
     clock.pass_ms(kind, 30_000).await;
     let retry = wire.pay("k", "{}").await;

@@ -1,4 +1,4 @@
-//! What is remembered, what may run again, and what nobody knows.
+//! What is remembered, what may run again, and what is unknown.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -230,7 +230,7 @@ async fn an_error_of_the_service_passes_and_its_fate_is_unknown() {
 
 #[tokio::test]
 async fn a_handler_knows_its_attempt_and_has_the_same_keys_on_every_one() {
-    let (seen, mut told) = tokio::sync::mpsc::unbounded_channel();
+    let (seen, mut attempts) = tokio::sync::mpsc::unbounded_channel();
     let handler = move |request: Request<Body>| async move {
         let claim = request.extensions().get::<ClaimHandle>().cloned().unwrap();
         let attempt = claim.attempt();
@@ -241,7 +241,7 @@ async fn a_handler_knows_its_attempt_and_has_the_same_keys_on_every_one() {
     for code in [500, 201] {
         assert_eq!(call(&app, payment("k", "{}")).await.status, code);
     }
-    let (one, two) = (told.recv().await.unwrap(), told.recv().await.unwrap());
+    let (one, two) = (attempts.recv().await.unwrap(), attempts.recv().await.unwrap());
     assert_eq!((one.0, two.0), (1, 2));
     assert!(one.1 == two.1 && one.2 < two.2);
 }

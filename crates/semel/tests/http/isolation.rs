@@ -1,4 +1,4 @@
-//! Nobody gets another's answer, and nobody can pretend.
+//! No tenant gets another's answer, and none can pretend to be another.
 
 use axum::Router;
 use axum::response::IntoResponse;
@@ -47,7 +47,7 @@ async fn a_refreshed_token_is_the_same_caller_when_the_scope_is_the_principal() 
             Some(user) => {
                 Scope::tenant("acme").and_then(|tenant| tenant.actor(user.0)).map_err(|e| e.to_string())
             }
-            None => Err("nobody is logged in at db-7.internal".to_owned()),
+            None => Err("no user is logged in at db-7.internal".to_owned()),
         })
         .rule(payments())
         .build()
@@ -62,9 +62,9 @@ async fn a_refreshed_token_is_the_same_caller_when_the_scope_is_the_principal() 
     let mut other = payment("k", "{}");
     other.extensions_mut().insert(User("bob"));
     assert_eq!(call(&app, other).await.body, "charged 2");
-    let nobody = call(&app, payment("k", "{}")).await;
-    assert_eq!(nobody.code(), "IDEMPOTENCY_SCOPE_MISSING");
-    assert!(!String::from_utf8_lossy(&nobody.body).contains("db-7"));
+    let no_tenant = call(&app, payment("k", "{}")).await;
+    assert_eq!(no_tenant.code(), "IDEMPOTENCY_SCOPE_MISSING");
+    assert!(!String::from_utf8_lossy(&no_tenant.body).contains("db-7"));
 }
 
 #[tokio::test]

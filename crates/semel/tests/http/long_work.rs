@@ -44,7 +44,7 @@ fn service_with(builder: Builder<MemoryStore>, answer: fn(u32) -> axum::response
 }
 
 impl Service {
-    /// Sends a request, and a second one while the first is under way, which is told where to ask; then lets it go on.
+    /// Sends a request, and a second one while the first is under way, which gets the status URL; then lets it go on.
     async fn place(&self) -> String {
         let first = tokio::spawn({
             let app = self.app.clone();
@@ -64,7 +64,7 @@ async fn ask(app: &Router, tenant: &str, place: &str) -> Got {
 }
 
 #[tokio::test]
-async fn a_duplicate_in_flight_is_accepted_and_told_where_to_ask() {
+async fn a_duplicate_in_flight_is_accepted_with_a_status_url() {
     let service = service(Clock::new().store(), payments().respond_accepted(), charged);
     let first = tokio::spawn({
         let app = service.app.clone();
@@ -75,7 +75,7 @@ async fn a_duplicate_in_flight_is_accepted_and_told_where_to_ask() {
     assert_eq!((duplicate.status, duplicate.header("retry-after"), duplicate.replayed()), (202, "1", false));
     let place = duplicate.header("location").to_owned();
     assert!(place.starts_with("/v1/intents/"));
-    // A mismatch is told before that.
+    // A mismatch is reported before that.
     assert_eq!(
         call(&service.app, payment("k", "[]")).await.code(),
         "IDEMPOTENCY_KEY_REUSED_WITH_DIFFERENT_REQUEST"
@@ -148,11 +148,11 @@ async fn an_intent_is_shown_to_its_own_scope_only() {
     let nothing = format!("/v1/intents/{}", crate::world::intent("other").id());
     let no_such = ask(&service.app, "acme", &nothing).await;
     let foreign = ask(&service.app, "globex", &place).await;
-    let nobody = ask(&service.app, "", &place).await;
+    let no_tenant = ask(&service.app, "", &place).await;
     assert_eq!((no_such.status, no_such.code().as_str()), (404, "IDEMPOTENCY_INTENT_NOT_FOUND"));
-    // From outside they cannot be told apart.
-    assert_eq!((foreign.status, nobody.status), (404, 404));
-    assert_eq!((&foreign.body, &nobody.body), (&no_such.body, &no_such.body));
+    // From outside they cannot be distinguished.
+    assert_eq!((foreign.status, no_tenant.status), (404, 404));
+    assert_eq!((&foreign.body, &no_tenant.body), (&no_such.body, &no_such.body));
     assert_eq!(ask(&service.app, "acme", "/v1/intents/zzz").await.status, 404);
     let delete = Request::builder().method(Method::DELETE).uri(&place).header("x-tenant-id", "acme");
     let refused = call(&service.app, delete.body(Body::empty()).unwrap()).await;
@@ -160,7 +160,7 @@ async fn an_intent_is_shown_to_its_own_scope_only() {
 }
 
 #[tokio::test]
-async fn what_went_wrong_is_told_as_a_problem() {
+async fn what_went_wrong_is_answered_as_a_problem() {
     for (answer, code, retry) in [
         ((|_| status(502)) as fn(u32) -> _, "IDEMPOTENCY_OUTCOME_UNCERTAIN", "false"),
         ((|_| status(500)) as fn(u32) -> _, "IDEMPOTENCY_ATTEMPT_FAILED", "true"),
@@ -173,7 +173,7 @@ async fn what_went_wrong_is_told_as_a_problem() {
 }
 
 #[tokio::test]
-async fn nobody_is_told_to_wait_for_work_that_nobody_does() {
+async fn a_caller_does_not_wait_for_work_that_is_not_running() {
     let clock = Clock::new();
     let store = clock.store();
     let service = service(store.clone(), payments().effect(Effect::Keyed).respond_accepted(), charged);
@@ -190,9 +190,9 @@ async fn nobody_is_told_to_wait_for_work_that_nobody_does() {
     assert_eq!((ask(&service.app, "acme", &place).await.status, effects.count()), (201, 1));
 }
 
-/// Operation and key of an intent are known to many in a tenant; its address only to those who were told it.
+/// Operation and key of an intent are known to many in a tenant; its address only to those who were given it.
 #[tokio::test]
-async fn an_intent_is_shown_to_those_who_were_told_its_address_only() {
+async fn an_intent_is_shown_only_to_those_who_were_given_its_address() {
     const SECRET: &str = "a secret of this service";
     const NEXT: &str = "and the one that comes next";
     let store = Clock::new().store();

@@ -42,12 +42,12 @@ pub enum Kind {
     Memory,
     #[cfg(feature = "sqlite")]
     Sqlite,
-    /// On a real server, opened anew by whoever runs the rows there.
+    /// On a real server, opened anew by the test that runs the rows there.
     #[allow(dead_code)]
     Elsewhere(fn() -> Pin<Box<dyn Future<Output = AnyStore>>>),
 }
 
-/// How much faster time passes on a real server, whose clock nobody moves.
+/// How much faster time passes on a real server, whose clock the test cannot move.
 const HURRY: u64 = 5;
 
 /// A clock the test moves, and what goes with it.
@@ -123,7 +123,7 @@ pub fn layer<S: Store>(store: S, rule: Rule) -> IdempotencyLayer<S> {
     builder(store).rule(rule).build().unwrap()
 }
 
-/// A service under the layer: each effect is one call of `answer`, with the how manieth it is.
+/// A service under the layer: each effect is one call of `answer`, with its number, starting at 1.
 pub fn app<S: Store>(
     layer: IdempotencyLayer<S>,
     effects: &Effects,

@@ -9,7 +9,7 @@ use semel::conformance::Harness;
 use semel::store::AnyStore;
 use semel::store::memory::MemoryStore;
 
-/// A clock that moves when told to. It starts in 1970: far from the machine's, so that a store that asks the
+/// A clock that moves only by hand. It starts in 1970: far from the machine's, so that a store that asks the
 /// machine is found out.
 #[derive(Clone)]
 pub(crate) struct ManualClock(Arc<AtomicU64>);

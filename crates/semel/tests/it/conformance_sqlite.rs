@@ -34,7 +34,7 @@ impl Harness for Own {
 }
 
 static DIRECTORY: LazyLock<TempDir> = LazyLock::new(testkit::scratch::directory);
-/// So many writers one after the other: nobody is to give up the wait for a turn.
+/// So many writers one after the other: none may give up the wait for a turn.
 const TURN: Duration = Duration::from_secs(120);
 
 /// One file for all laws: each law opens it anew, so that many writers compete for it like processes do.

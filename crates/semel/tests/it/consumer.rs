@@ -130,7 +130,7 @@ async fn every_message_is_handled_once_in_the_order_of_its_key() {
 }
 
 #[tokio::test]
-async fn one_that_fails_is_found_tried_again_and_buried_and_the_others_go_on() {
+async fn one_that_fails_is_found_retried_and_dead_lettered_and_the_others_go_on() {
     let queue = MemoryQueue::new("payments");
     let effects = Effects::new(|text| match text {
         "b2" => Some(HandlerError::retry("never")),
@@ -145,12 +145,12 @@ async fn one_that_fails_is_found_tried_again_and_buried_and_the_others_go_on() {
     until(consumer.dead_letters(graves.clone()), || queue.is_empty()).await;
     let mut texts = effects.texts();
     let of_b: Vec<_> = texts.iter().filter(|text| text.starts_with('b')).cloned().collect();
-    assert_eq!(of_b, ["b1", "b3"], "b3 comes after b2 was buried");
+    assert_eq!(of_b, ["b1", "b3"], "b3 comes after b2 became a dead letter");
     texts.sort();
     assert_eq!(texts, ["a1", "a2", "b1", "b3", "c2"]);
-    let mut buried = graves.0.lock().unwrap().clone();
-    buried.sort();
-    assert_eq!(buried, [("b2".into(), "never".into()), ("c1".into(), "nonsense".into())]);
+    let mut dead = graves.0.lock().unwrap().clone();
+    dead.sort();
+    assert_eq!(dead, [("b2".into(), "never".into()), ("c1".into(), "nonsense".into())]);
 }
 
 #[tokio::test]
@@ -192,7 +192,7 @@ async fn when_everything_fails_no_message_is_to_blame() {
     let consumer = Consumer::new("mail", queue.source(), effects.clone(), options());
     until(consumer.dead_letters(graves.clone()), || queue.is_empty()).await;
     assert_eq!(effects.texts().len(), 20);
-    assert!(graves.0.lock().unwrap().is_empty(), "buried: {:?}", graves.0.lock().unwrap());
+    assert!(graves.0.lock().unwrap().is_empty(), "dead letters: {:?}", graves.0.lock().unwrap());
 }
 
 #[tokio::test]
@@ -212,16 +212,16 @@ async fn a_handler_that_hangs_or_panics_fails_and_nothing_else_does() {
 }
 
 #[tokio::test]
-async fn a_message_without_a_name_is_buried_and_never_handled() {
+async fn a_message_without_an_id_becomes_a_dead_letter_and_is_never_handled() {
     let (queue, effects) = (MemoryQueue::new("payments"), Effects::new(|_| None));
-    queue.push(None, &[], "nameless");
+    queue.push(None, &[], "no id");
     queue.push(None, &[("semel-id", "1")], "named");
     let graves = Graves::default();
     let consumer = Consumer::new("mail", queue.source(), effects.clone(), options());
     until(consumer.dead_letters(graves.clone()), || queue.is_empty()).await;
     assert_eq!(effects.texts(), ["named"]);
-    let buried = graves.0.lock().unwrap().clone();
-    assert!(buried.len() == 1 && buried[0].1.contains("has no id"), "{buried:?}");
+    let dead = graves.0.lock().unwrap().clone();
+    assert!(dead.len() == 1 && dead[0].1.contains("has no id"), "{dead:?}");
     // By its place it has a name: asked for, not assumed.
     queue.push(None, &[], "by its place");
     let options = options().identify(Identify::ByPlace);
@@ -230,13 +230,13 @@ async fn a_message_without_a_name_is_buried_and_never_handled() {
 }
 
 #[tokio::test]
-async fn a_message_without_a_name_stands_in_nobody_s_way() {
+async fn a_message_without_an_id_blocks_no_other() {
     let (queue, effects) = (MemoryQueue::new("payments"), Effects::new(|_| None));
-    queue.push(None, &[], "nameless");
+    queue.push(None, &[], "no id");
     for text in ["k1", "k2", "k3"] {
         push(&queue, "k", text);
     }
-    // There is no place to bury it: it is kept, and the others go on.
+    // There is no dead-letter store: it is kept, and the others go on.
     until(Consumer::new("mail", queue.source(), effects.clone(), options()), || queue.len() == 1).await;
     assert_eq!(effects.texts(), ["k1", "k2", "k3"]);
 }
@@ -275,7 +275,7 @@ impl<S: Source> Source for Deaf<S> {
 }
 
 #[tokio::test]
-async fn what_the_source_did_not_hear_is_told_again() {
+async fn an_ack_that_the_source_missed_is_sent_again() {
     let queue = MemoryQueue::with_lease("payments", Duration::from_secs(3_600));
     let effects = Effects::new(|_| None);
     for text in ["a1", "b1", "a2"] {
@@ -296,7 +296,7 @@ async fn a_message_that_rests_is_kept_for_as_long_as_it_takes() {
     panic!("the machine stood still five times");
 }
 
-/// Whether it was judged: nobody keeps anything while the machine stands still.
+/// Whether it was judged: no lease is renewed while the machine stands still.
 async fn rests() -> bool {
     const LEASE: Duration = Duration::from_secs(3);
     let queue = MemoryQueue::with_lease("payments", LEASE);
@@ -306,7 +306,7 @@ async fn rests() -> bool {
         (seen.fetch_add(1, Ordering::Relaxed) < 2).then(|| HandlerError::transient("the database is away"))
     });
     push(&queue, "a", "a1");
-    // It rests for longer than the lease, and nobody else gets it meanwhile.
+    // It rests for longer than the lease, and no other consumer gets it meanwhile.
     let rest = Duration::from_secs(5);
     let consumer = Consumer::new("mail", queue.source(), effects.clone(), options().pause(rest, rest));
     let stop = consumer.stop_handle();
@@ -453,7 +453,7 @@ async fn what_became_of_messages_is_counted() {
     let consumer = Consumer::new("mail", queue.source(), effects, options().concurrency(1).batch_max(1));
     let consumer = consumer.observed_by(&metrics).dead_letters(Graves::default());
     until(consumer, || queue.is_empty()).await;
-    let told = metrics.render();
+    let rendered = metrics.render();
     for line in [
         "semel_consumer_messages_total{outcome=\"done\"} 2",
         "semel_consumer_messages_total{outcome=\"already\"} 2",
@@ -463,7 +463,7 @@ async fn what_became_of_messages_is_counted() {
         // Four that were done at once, and one at its third try not.
         "semel_consumer_attempts_sum 7.0",
     ] {
-        assert!(told.lines().any(|have| have == line), "{line}\n{told}");
+        assert!(rendered.lines().any(|have| have == line), "{line}\n{rendered}");
     }
 }
 

@@ -36,10 +36,10 @@ impl Says {
     }
 }
 
-/// A source that says so, and the handler's calls it looks at.
-struct Told(MemorySource, Arc<Says>, Work);
+/// A source that fails where `Says` asks for it, and the handler's calls it looks at.
+struct FailingSource(MemorySource, Arc<Says>, Work);
 
-impl Source for Told {
+impl Source for FailingSource {
     async fn receive(&mut self, most: usize, wait: Duration) -> Result<Vec<Delivery>, SourceError> {
         self.1.refuse(&self.1.no_receive)?;
         self.1.asked.fetch_add(1, Ordering::SeqCst);
@@ -101,7 +101,7 @@ impl Handler for Work {
             self.begun.notify_one();
             match text.as_str() {
                 "until refused" => self.says.refused.notified().await,
-                "until told" => self.go.notified().await,
+                "until released" => self.go.notified().await,
                 "for ever" => pending().await,
                 _ => {}
             }
@@ -116,8 +116,8 @@ impl Work {
         &self,
         queue: &MemoryQueue,
         options: fn(ConsumerOptions) -> ConsumerOptions,
-    ) -> Consumer<Told, Self> {
-        let source = Told(queue.source(), Arc::clone(&self.says), self.clone());
+    ) -> Consumer<FailingSource, Self> {
+        let source = FailingSource(queue.source(), Arc::clone(&self.says), self.clone());
         Consumer::new("mail", source, self.clone(), options(ConsumerOptions::default().batch_max(1)))
     }
 
@@ -148,7 +148,7 @@ async fn a_source_that_fails_for_good_does_not_break_off_what_is_under_way() {
     let ended = tokio::time::timeout(PATIENCE, run).await.expect("it never ends").unwrap();
     assert_eq!(ended.unwrap_err().to_string(), "the queue is gone");
     assert_eq!(*work.done.lock().unwrap(), ["until refused"]);
-    assert!(queue.is_empty(), "it was not told");
+    assert!(queue.is_empty(), "it was not acked");
 }
 
 #[tokio::test]
@@ -164,7 +164,7 @@ async fn and_does_not_wait_for_ever_for_it() {
 
 #[tokio::test]
 async fn what_has_ended_is_settled_although_the_source_cannot_be_kept_any_more() {
-    let (queue, work) = (queue(&["until told", "until refused"]), Work::default());
+    let (queue, work) = (queue(&["until released", "until refused"]), Work::default());
     let consumer = work.consumer(&queue, |options| options);
     let stop = consumer.stop_handle();
     let run = tokio::spawn(consumer.run());
@@ -180,8 +180,8 @@ async fn what_has_ended_is_settled_although_the_source_cannot_be_kept_any_more()
     work.says.no_keep.store(true, Ordering::SeqCst);
     let ended = tokio::time::timeout(PATIENCE, run).await.expect("it never ends").unwrap();
     assert!(ended.is_err(), "and it is said that the source failed");
-    assert_eq!(*work.done.lock().unwrap(), ["until told", "until refused"]);
-    assert!(queue.is_empty(), "{} were not told", queue.len());
+    assert_eq!(*work.done.lock().unwrap(), ["until released", "until refused"]);
+    assert!(queue.is_empty(), "{} were not acked", queue.len());
 }
 
 #[tokio::test]

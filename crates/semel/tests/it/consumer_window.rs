@@ -1,4 +1,4 @@
-//! How long a consumer remembers messages, and what is told of them: the broker's retention decides, unless somebody does.
+//! How long a consumer remembers messages, and the metrics of that: the broker's retention decides, unless configured.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -8,8 +8,8 @@ use semel::observe::names;
 use semel::source::memory::MemoryQueue;
 use semel::source::{Delivery, Receipt, Settle, Source, SourceError};
 
+use crate::captured_log::CapturedLog;
 use crate::consumer::{Effects, options, until};
-use crate::heard::Heard;
 
 /// A source that tells how long its broker keeps messages.
 struct Keeping<S>(S, Duration);
@@ -76,10 +76,10 @@ async fn no_mark_is_forgotten_as_long_as_the_broker_may_bring_its_message_again(
         let consumer = consumer.observed_by(&metrics).forgets(windows.clone());
         until(consumer, || windows.0.lock().unwrap().len() >= 4).await;
         assert!(windows.0.lock().unwrap().iter().all(|window| *window == kept), "{retention:?} {asked:?}");
-        let told = metrics.render();
-        let value = told.lines().find_map(|line| line.strip_prefix("semel_consumer_window_seconds "));
-        assert_eq!(value.and_then(|value| value.parse().ok()), Some(kept.as_secs_f64()), "{told}");
-        assert!(told.contains("semel_consumer_forgotten_marks_total"), "{told}");
+        let rendered = metrics.render();
+        let value = rendered.lines().find_map(|line| line.strip_prefix("semel_consumer_window_seconds "));
+        assert_eq!(value.and_then(|value| value.parse().ok()), Some(kept.as_secs_f64()), "{rendered}");
+        assert!(rendered.contains("semel_consumer_forgotten_marks_total"), "{rendered}");
     }
 }
 
@@ -95,15 +95,15 @@ const TRACE: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 
 #[tokio::test]
 async fn spans_name_the_trace_of_the_message_and_a_window_too_short_is_warned_about() {
-    let heard = Heard::default();
-    let _default = tracing::subscriber::set_default(heard.clone());
+    let log = CapturedLog::default();
+    let _default = tracing::subscriber::set_default(log.clone());
     let short = || options().window(Duration::from_secs(60));
     // As with the guard's: used once, then asked for again.
     consumed(short()).await;
     tracing::callsite::rebuild_interest_cache();
-    heard.take();
+    log.take();
     consumed(short()).await;
-    let text = heard.take();
+    let text = log.take();
     for name in [names::SPAN_CONSUMER_HANDLE, names::SPAN_CONSUMER_MESSAGE] {
         let span = text.lines().find(|line| line.starts_with(name));
         assert!(span.is_some_and(|span| span.contains(&format!("trace_parent={TRACE:?}"))), "{name}\n{text}");
@@ -111,5 +111,5 @@ async fn spans_name_the_trace_of_the_message_and_a_window_too_short_is_warned_ab
     assert!(text.contains("outcome=\"done\""), "{text}");
     assert!(text.contains("handled AGAIN"), "{text}");
     consumed(options().window(Duration::from_secs(3_600))).await;
-    assert!(!heard.take().contains("handled AGAIN"));
+    assert!(!log.take().contains("handled AGAIN"));
 }

@@ -189,7 +189,7 @@ async fn a_lookup_does_not_decide_over_an_owner_that_lives_in_this_process() {
         first.once(&acme(), &key("k"), &(), work).await
     });
     tokio::time::sleep(Duration::from_secs(1)).await;
-    // Its lease and the settle delay are over by the store's clock, and it has not heard of that yet.
+    // Its lease and the settle delay are over by the store's clock, and it has not noticed yet.
     ahead_ms.store(60_000, Ordering::SeqCst);
     let second = pay.once::<u32, _, _, _>(&acme(), &key("k"), &(), |_| async { panic!("ran") }).await;
     assert!(matches!(second, Err(OnceError::Guard(GuardError::InFlight { .. }))), "{second:?}");
@@ -254,7 +254,7 @@ async fn keyed_work_that_lost_its_claim_goes_on() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_keyed_failure_of_unknown_fate_is_not_told_as_not_applied() {
+async fn a_keyed_failure_of_unknown_fate_is_not_reported_as_not_applied() {
     let pay = Guard::new(store()).operation("pay").unwrap().effect(Effect::Keyed).unwrap();
     let broken = |_| async { Err::<(), _>(Failure::unknown("connection reset")) };
     match pay.once(&acme(), &key("k"), &(), broken).await {
@@ -310,7 +310,7 @@ async fn one_renewal_that_hangs_does_not_lose_the_lease() {
 }
 
 /// A store in which an open transaction hides the key from some claims: as PostgreSQL's answers a claim whose key is
-/// locked, whoever has locked it.
+/// locked, no matter by which process.
 #[derive(Clone)]
 struct Hiding {
     store: Faulty<MemoryStore>,
@@ -340,7 +340,7 @@ impl Store for Hiding {
         let now = self.now().await?;
         let record = self.get(claim.intent.id()).await?.expect("the first claim's");
         let mut record = Record { outcome: None, ..record };
-        record.head.owner = Owner::NOBODY;
+        record.head.owner = Owner::NONE;
         Ok(Claimed::InFlight(Existing { record: Arc::new(record), now, other_recipe: false }))
     }
     async fn renew(&self, ticket: Ticket, lease_ms: u64) -> Result<Renewed, StoreError> {
@@ -379,8 +379,8 @@ async fn a_claim_in_doubt_that_stays_unseen_is_in_flight_and_given_back_once_it_
     // Also the first two who want to give it back meet that transaction.
     let inner = store();
     let pay = Guard::new(Hiding::new(&inner, 1..5)).operation("pay").unwrap();
-    let told = pay.once::<(), _, _, _>(&acme(), &key("k"), &(), |_| async { panic!("ran") }).await;
-    assert!(matches!(told, Err(OnceError::Guard(GuardError::InFlight { .. }))), "{told:?}");
+    let result = pay.once::<(), _, _, _>(&acme(), &key("k"), &(), |_| async { panic!("ran") }).await;
+    assert!(matches!(result, Err(OnceError::Guard(GuardError::InFlight { .. }))), "{result:?}");
     assert!(pay.guard().drain(Duration::from_secs(60)).await.is_clean());
     assert_eq!(state(&pay, &inner).await, Some(State::FailedRetryable));
 }
@@ -397,8 +397,8 @@ async fn an_unseen_transaction_is_in_flight_at_once_where_nothing_is_in_doubt() 
     let hiding = Hiding::new(&inner, 0..100);
     let claims = Arc::clone(&hiding.claims);
     let pay = Guard::new(hiding).operation("pay").unwrap();
-    let told = pay.once::<(), _, _, _>(&acme(), &key("k"), &(), |_| async { panic!("ran") }).await;
-    assert!(matches!(told, Err(OnceError::Guard(GuardError::InFlight { .. }))), "{told:?}");
+    let result = pay.once::<(), _, _, _>(&acme(), &key("k"), &(), |_| async { panic!("ran") }).await;
+    assert!(matches!(result, Err(OnceError::Guard(GuardError::InFlight { .. }))), "{result:?}");
     assert!(pay.guard().drain(Duration::from_secs(60)).await.is_clean());
     assert_eq!(claims.load(Ordering::SeqCst), 1);
 }

@@ -4,10 +4,10 @@ use semel::observe::names;
 use semel::store::faulty::{Fault, Faulty, StoreCall};
 use semel::{Failure, Guard};
 
+use crate::captured_log::CapturedLog;
 use crate::guard_world::{acme, key, store};
-use crate::heard::Heard;
 
-/// A run, a replay, a mismatch and an end nobody knows, under keys that are secrets.
+/// A run, a replay, a mismatch and an unknown outcome, under keys that are secrets.
 async fn scenario() -> (semel::observe::Metrics, semel::Key) {
     let faulty =
         Faulty::new(store(), |call| if call == StoreCall::Renew { Fault::Refused } else { Fault::None });
@@ -29,16 +29,16 @@ async fn scenario() -> (semel::observe::Metrics, semel::Key) {
 
 #[tokio::test(start_paused = true)]
 async fn spans_and_logs_say_what_happens_and_never_show_the_key() {
-    let heard = Heard::default();
-    let _default = tracing::subscriber::set_default(heard.clone());
-    // Other tests use the same spans without a subscriber, and whoever is first decides whether they are heard:
+    let log = CapturedLog::default();
+    let _default = tracing::subscriber::set_default(log.clone());
+    // Other tests use the same spans without a subscriber, and the first one decides whether they are recorded:
     // so everything is used once, then asked for again.
     scenario().await;
     tracing::callsite::rebuild_interest_cache();
-    heard.take();
+    log.take();
     let (metrics, secret) = scenario().await;
 
-    let text = heard.take();
+    let text = log.take();
     let hash = format!("idempotency.key_hash=\"{}\"", secret.short_hash());
     for wanted in [
         names::SPAN_CLAIM,

@@ -74,7 +74,7 @@ async fn waiting_duplicates_wake_when_the_first_ends_in_the_same_process() {
         replayed += u32::from(reply.replayed);
     }
     assert_eq!((effects.count(), replayed), (1, 63));
-    // In virtual time: nobody polled on, everybody woke with the end of the work.
+    // In virtual time: no caller polled on, all of them woke with the end of the work.
     assert_eq!(started.elapsed(), Duration::from_secs(7));
 }
 
@@ -204,17 +204,17 @@ async fn a_deploy_that_changes_the_recipe_replays_and_counts() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_work_is_told_its_attempt_and_stable_child_keys() {
+async fn the_work_gets_its_attempt_and_stable_child_keys() {
     let pay = Guard::new(store()).operation("pay").unwrap();
     let mut keys = Vec::new();
     for number in 1..=2 {
-        let (told, heard) = oneshot::channel();
+        let (sender, receiver) = oneshot::channel();
         let work = |attempt: semel::Attempt| async move {
-            told.send((attempt.number, attempt.child("charge"), attempt.epoch)).unwrap();
+            sender.send((attempt.number, attempt.child("charge"), attempt.epoch)).unwrap();
             Err::<(), _>(Failure::not_applied("refused"))
         };
         pay.once(&acme(), &key("k"), &(), work).await.unwrap_err();
-        let (attempt, child, epoch) = heard.await.unwrap();
+        let (attempt, child, epoch) = receiver.await.unwrap();
         assert_eq!(attempt, number);
         keys.push((child, epoch));
     }

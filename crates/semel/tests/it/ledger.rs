@@ -97,7 +97,7 @@ fn what_is_refused_leaves_the_transaction_as_it_was() {
     let changes = tx.total_changes();
     let refused = [
         (two("a", "customer:0", "revenue", 1_001), "would fall below its floor"),
-        (two("a", "customer:0", "nowhere", 1), "there is no account nowhere"),
+        (two("a", "customer:0", "nowhere", 1), "account nowhere does not exist"),
         (two("a", "customer:0", "dollars", 1), "exchange is two postings"),
         (Posting::of(&intent("a")).line("bank", 1).unwrap(), "at least two lines"),
         (
@@ -141,7 +141,7 @@ fn what_is_refused_leaves_the_transaction_as_it_was() {
 }
 
 #[test]
-fn sums_beyond_64_bits_are_told_and_not_wrapped() {
+fn sums_beyond_64_bits_are_errors_and_not_wrapped() {
     let book = Book::new();
     let mut connection = book.connect();
     let tx = connection.transaction().unwrap();
@@ -155,7 +155,7 @@ fn sums_beyond_64_bits_are_told_and_not_wrapped() {
     assert!(ledger::check_now(&tx).unwrap().is_empty());
 }
 
-/// Operation `n` always wants the same, whoever asks for it.
+/// Operation `n` always wants the same, from every caller.
 fn wanted(n: u64) -> Posting {
     let mut random = fastrand::Rng::with_seed(n);
     let amount = random.i64(1..400);
@@ -172,11 +172,11 @@ fn wanted(n: u64) -> Posting {
 #[test]
 fn duplicates_from_many_threads_keep_the_sum_and_the_floors() {
     let book = Book::new();
-    // What a committed transaction was told: the receipts of one operation are all the same, and one is the first.
-    let told: Mutex<HashMap<PostingId, Vec<(i64, bool)>>> = Mutex::default();
+    // What committed transactions got: the receipts of one operation are all the same, and one is the first.
+    let receipts_by_id: Mutex<HashMap<PostingId, Vec<(i64, bool)>>> = Mutex::default();
     std::thread::scope(|scope| {
         for thread in 0..4 {
-            let (book, told) = (&book, &told);
+            let (book, receipts_by_id) = (&book, &receipts_by_id);
             scope.spawn(move || {
                 let mut random = fastrand::Rng::with_seed(thread);
                 let mut connection = book.connect();
@@ -194,7 +194,7 @@ fn duplicates_from_many_threads_keep_the_sum_and_the_floors() {
                         match ledger::post_now(&tx, &posting) {
                             Ok(receipt) if commits && tx.commit().is_ok() => {
                                 let seen = (receipt.posted_at_ms, receipt.already);
-                                told.lock().unwrap().entry(receipt.id).or_default().push(seen);
+                                receipts_by_id.lock().unwrap().entry(receipt.id).or_default().push(seen);
                             }
                             Ok(_) | Err(LedgerError::Insufficient { .. }) => {}
                             Err(LedgerError::Driver(error))
@@ -214,16 +214,16 @@ fn duplicates_from_many_threads_keep_the_sum_and_the_floors() {
         }
     });
     assert_eq!(book.imbalances(), [""; 0]);
-    let told = told.into_inner().unwrap();
-    for (id, receipts) in &told {
+    let receipts_by_id = receipts_by_id.into_inner().unwrap();
+    for (id, receipts) in &receipts_by_id {
         assert_eq!(receipts.iter().filter(|(_, already)| !already).count(), 1, "{id}: {receipts:?}");
         assert!(receipts.iter().all(|(at, _)| *at == receipts[0].0), "{id}: {receipts:?}");
     }
     let mut connection = book.connect();
     let posted: i64 =
         connection.query_row("SELECT count(*) FROM semel_posting", [], |row| row.get(0)).unwrap();
-    assert_eq!(posted as usize, told.len() + 4, "postings nobody was told of");
-    assert!(told.len() > 10, "{} operations went through", told.len());
+    assert_eq!(posted as usize, receipts_by_id.len() + 4, "postings without a receipt");
+    assert!(receipts_by_id.len() > 10, "{} operations went through", receipts_by_id.len());
     for n in 0..4 {
         assert!(balance(&mut connection, &format!("customer:{n}")) >= 0);
     }

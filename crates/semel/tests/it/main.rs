@@ -1,6 +1,7 @@
 //! What semel promises, shown from outside: one file per behaviour.
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used)]
 
+mod captured_log;
 mod conformance_memory;
 #[cfg(feature = "sqlite")]
 mod conformance_sqlite;
@@ -14,7 +15,6 @@ mod guard_minimal;
 mod guard_observed;
 mod guard_protocol;
 mod guard_world;
-mod heard;
 #[cfg(feature = "sqlite")]
 mod ledger;
 mod modes;

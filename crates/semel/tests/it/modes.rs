@@ -36,7 +36,7 @@ struct World {
     store: Shelf,
     /// Text and key.
     effects: Arc<Mutex<Vec<(String, String)>>>,
-    buried: Arc<Mutex<Vec<String>>>,
+    dead_letters: Arc<Mutex<Vec<String>>>,
 }
 
 #[derive(Clone)]
@@ -67,7 +67,7 @@ enum Dies {
 
 impl DeadLetters for World {
     async fn dead_letter(&self, _: &str, message: &DeadLetter<'_>) -> Result<(), HandlerError> {
-        self.buried.lock().unwrap().push(message.error.to_owned());
+        self.dead_letters.lock().unwrap().push(message.error.to_owned());
         Ok(())
     }
 }
@@ -80,7 +80,7 @@ fn worlds() -> [World; 2] {
     ];
     shelves.map(|store| {
         let queue = queue(Duration::from_secs(1));
-        World { queue, store, effects: Arc::default(), buried: Arc::default() }
+        World { queue, store, effects: Arc::default(), dead_letters: Arc::default() }
     })
 }
 
@@ -96,8 +96,8 @@ impl World {
         self.effects.lock().unwrap().clone()
     }
 
-    fn buried(&self) -> Vec<String> {
-        self.buried.lock().unwrap().clone()
+    fn dead_letters(&self) -> Vec<String> {
+        self.dead_letters.lock().unwrap().clone()
     }
 
     /// A process that consumes until it dies, or until the queue is empty.
@@ -127,13 +127,13 @@ impl World {
                 }
             };
             match mode {
-                Mode::AtMostOnce => world.consume(marks.claim_before(work), &point, dies).await,
-                Mode::AtLeastOnce => world.consume(marks.mark_after(work), &point, dies).await,
+                Mode::AtMostOnce => world.consume(marks.at_most_once(work), &point, dies).await,
+                Mode::AtLeastOnce => world.consume(marks.at_least_once(work), &point, dies).await,
                 Mode::Keyed => {
-                    world.consume(marks.state_machine(Effect::Keyed, work).unwrap(), &point, dies).await;
+                    world.consume(marks.claim_finish(Effect::Keyed, work).unwrap(), &point, dies).await;
                 }
                 Mode::Opaque => {
-                    world.consume(marks.state_machine(Effect::Opaque, work).unwrap(), &point, dies).await;
+                    world.consume(marks.claim_finish(Effect::Opaque, work).unwrap(), &point, dies).await;
                 }
             }
         });
@@ -208,24 +208,27 @@ fn a_keyed_effect_that_was_interrupted_runs_again_with_the_same_key() {
         world.process(Mode::Keyed, Dies::Never);
         let effects = world.effects();
         assert_eq!(effects.len(), 2);
-        assert_eq!(effects[0].1, effects[1].1, "whoever honours the key does it once");
-        assert!(world.buried().is_empty());
+        assert_eq!(effects[0].1, effects[1].1, "a downstream that honours the key does it once");
+        assert!(world.dead_letters().is_empty());
     }
 }
 
 #[test]
-fn an_opaque_effect_that_was_interrupted_is_told_as_in_doubt_and_not_run_again() {
+fn an_opaque_effect_that_was_interrupted_is_reported_as_in_doubt_and_not_run_again() {
     for (dies, done) in [(Dies::BeforeTheEffect, 0), (Dies::AfterTheEffect, 1)] {
         for world in worlds() {
             world.process(Mode::Opaque, dies);
             world.process(Mode::Opaque, Dies::Never);
-            assert_eq!(world.effects().len(), done, "nobody knows which, so it is not run again");
-            let mut buried = world.buried();
-            // Its lease may have run out before the queue heard of it: then it is the same letter once more.
-            assert!(buried.len() <= 2, "{buried:?}");
-            buried.dedup();
-            assert_eq!(buried.len(), 1, "{buried:?}");
-            assert!(buried[0].contains("is not known") && buried[0].contains("semel resolve"), "{buried:?}");
+            assert_eq!(world.effects().len(), done, "it is unknown which, so it is not run again");
+            let mut dead_letters = world.dead_letters();
+            // Its lease may have run out before the queue got the ack: then it is the same dead letter once more.
+            assert!(dead_letters.len() <= 2, "{dead_letters:?}");
+            dead_letters.dedup();
+            assert_eq!(dead_letters.len(), 1, "{dead_letters:?}");
+            assert!(
+                dead_letters[0].contains("is not known") && dead_letters[0].contains("semel resolve"),
+                "{dead_letters:?}"
+            );
         }
     }
 }
@@ -234,7 +237,7 @@ fn an_opaque_effect_that_was_interrupted_is_told_as_in_doubt_and_not_run_again()
 fn what_is_done_is_not_done_again_in_any_mode() {
     for mode in [Mode::AtMostOnce, Mode::AtLeastOnce, Mode::Keyed, Mode::Opaque] {
         for world in worlds() {
-            // Nobody dies here, and on a busy machine nothing is to come twice.
+            // No process dies here, and on a busy machine nothing is to come twice.
             let world = World { queue: queue(PATIENCE * 2), ..world };
             world.process(mode, Dies::Never);
             // Published twice: the same event at another place.
@@ -244,7 +247,7 @@ fn what_is_done_is_not_done_again_in_any_mode() {
             // Under an id that was used, something else: one of them would be lost.
             world.queue.push(Some("k"), &[("semel-id", "018f4e1c-7a52-7c1e-9a53-2f2c6f0a1b2c")], "other");
             world.process(mode, Dies::Never);
-            assert_eq!((world.effects().len(), world.buried().len()), (1, 1), "{mode:?}");
+            assert_eq!((world.effects().len(), world.dead_letters().len()), (1, 1), "{mode:?}");
         }
     }
 }
@@ -269,7 +272,7 @@ async fn a_failure_of_an_opaque_effect_is_in_doubt_unless_it_says_that_nothing_h
     let calls = Arc::new(Mutex::new(Vec::new()));
     let counted = Arc::clone(&calls);
     let handler = marks
-        .state_machine(Effect::Opaque, move |call: WorkAttempt| {
+        .claim_finish(Effect::Opaque, move |call: WorkAttempt| {
             let text = String::from_utf8(call.message.payload().to_vec()).unwrap();
             counted.lock().unwrap().push((text.clone(), call.attempt));
             async move {
@@ -306,26 +309,26 @@ async fn a_failure_of_an_opaque_effect_is_in_doubt_unless_it_says_that_nothing_h
 }
 
 #[tokio::test]
-async fn what_fails_after_its_mark_is_told_once_and_never_tried_again() {
+async fn what_fails_after_its_mark_is_reported_once_and_never_tried_again() {
     let (_, marks) = marks();
-    let handler = marks.claim_before(|_| async { Err(HandlerError::transient("no route")) });
+    let handler = marks.at_most_once(|_| async { Err(HandlerError::transient("no route")) });
     assert_eq!(handled(&handler, "a").await.unwrap_err().kind(), HandlerErrorKind::Permanent);
     assert_eq!(handled(&handler, "a").await, Ok(()), "lost, as its name says");
 }
 
-/// Called again it would be found marked, and be counted as handled although nobody knows.
+/// Called again it would be found marked, and be counted as handled although that is unknown.
 #[tokio::test]
 async fn what_panics_or_hangs_after_its_mark_goes_to_the_dead_letters() {
     for hangs in [false, true] {
         let [world, _] = worlds();
-        // Nobody dies here, and on a busy machine nothing is to come twice.
+        // No process dies here, and on a busy machine nothing is to come twice.
         let world = World { queue: queue(PATIENCE * 2), ..world };
         let guard = Guard::new(world.store.open().await);
         let marks = Dedup::new(&guard, "mail").unwrap();
         let work =
             move |_| async move { if hangs { std::future::pending().await } else { panic!("as planned") } };
         let options = ConsumerOptions::default().handle_timeout(Duration::from_secs(2));
-        let consumer = Consumer::new("mail", world.queue.source(), marks.claim_before(work), options)
+        let consumer = Consumer::new("mail", world.queue.source(), marks.at_most_once(work), options)
             .dead_letters(world.clone());
         let stop = consumer.stop_handle();
         let run = tokio::spawn(consumer.run());
@@ -337,7 +340,7 @@ async fn what_panics_or_hangs_after_its_mark_goes_to_the_dead_letters() {
         tokio::time::timeout(PATIENCE, empty).await.expect("it is never done");
         stop.stop();
         assert_eq!(run.await.unwrap().unwrap().handled, 0);
-        assert_eq!(world.buried().len(), 1, "{:?}", world.buried());
+        assert_eq!(world.dead_letters().len(), 1, "{:?}", world.dead_letters());
     }
 }
 
@@ -346,7 +349,7 @@ async fn what_panics_or_hangs_after_its_mark_goes_to_the_dead_letters() {
 struct Away {
     times: usize,
     asked: Arc<AtomicUsize>,
-    buried: Arc<Mutex<Vec<String>>>,
+    dead_letters: Arc<Mutex<Vec<String>>>,
 }
 
 impl DeadLetters for Away {
@@ -354,7 +357,7 @@ impl DeadLetters for Away {
         if self.asked.fetch_add(1, Ordering::SeqCst) < self.times {
             return Err(HandlerError::transient("the database is away"));
         }
-        self.buried.lock().unwrap().push(String::from_utf8(message.delivery.payload.to_vec()).unwrap());
+        self.dead_letters.lock().unwrap().push(String::from_utf8(message.delivery.payload.to_vec()).unwrap());
         Ok(())
     }
 }
@@ -410,12 +413,12 @@ fn quickly() -> ConsumerOptions {
 }
 
 #[tokio::test]
-async fn what_failed_after_its_mark_is_buried_however_long_the_dead_letters_are_away() {
-    // All of them fail together, and the first burial does not work.
+async fn what_failed_after_its_mark_becomes_a_dead_letter_however_long_the_dead_letters_are_down() {
+    // All of them fail together, and the first dead letter cannot be stored.
     let (queue, (_, marks)) = (queue_of(&["a", "b", "c"], PATIENCE), marks());
     let (calls, together) = (Arc::new(AtomicUsize::new(0)), Arc::new(tokio::sync::Barrier::new(3)));
     let counted = Arc::clone(&calls);
-    let handler = marks.claim_before(move |_| {
+    let handler = marks.at_most_once(move |_| {
         counted.fetch_add(1, Ordering::SeqCst);
         let together = Arc::clone(&together);
         async move {
@@ -430,18 +433,18 @@ async fn what_failed_after_its_mark_is_buried_however_long_the_dead_letters_are_
     until("settled", || queue.is_empty()).await;
     stop.stop();
     let ended = run.await.unwrap().unwrap();
-    let mut buried = dead.buried.lock().unwrap().clone();
-    buried.sort();
-    assert_eq!(buried, ["a", "b", "c"]);
-    assert_eq!((ended.handled, ended.buried, calls.load(Ordering::SeqCst)), (0, 3, 3));
+    let mut dead_letters = dead.dead_letters.lock().unwrap().clone();
+    dead_letters.sort();
+    assert_eq!(dead_letters, ["a", "b", "c"]);
+    assert_eq!((ended.handled, ended.dead_letters, calls.load(Ordering::SeqCst)), (0, 3, 3));
 }
 
 #[tokio::test]
-async fn what_fails_after_its_mark_while_the_consumer_stops_is_buried_all_the_same() {
+async fn what_fails_after_its_mark_while_the_consumer_stops_becomes_a_dead_letter_all_the_same() {
     let (queue, (_, marks)) = (queue_of(&["a"], PATIENCE), marks());
     let (begun, go) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let (begins, goes) = (Arc::clone(&begun), Arc::clone(&go));
-    let handler = marks.claim_before(move |_| {
+    let handler = marks.at_most_once(move |_| {
         let (begins, goes) = (Arc::clone(&begins), Arc::clone(&goes));
         async move {
             begins.notify_one();
@@ -458,8 +461,8 @@ async fn what_fails_after_its_mark_while_the_consumer_stops_is_buried_all_the_sa
     stop.stop();
     go.notify_one();
     let ended = tokio::time::timeout(PATIENCE, run).await.expect("it never stops").unwrap().unwrap();
-    assert_eq!((ended.handled, ended.buried), (0, 1));
-    assert_eq!(*dead.buried.lock().unwrap(), ["a"]);
+    assert_eq!((ended.handled, ended.dead_letters), (0, 1));
+    assert_eq!(*dead.dead_letters.lock().unwrap(), ["a"]);
     assert!(queue.is_empty());
 }
 
@@ -468,7 +471,7 @@ async fn what_failed_after_its_mark_holds_its_key_where_there_are_no_dead_letter
     let (queue, (_, marks)) = (queue_of(&["a1", "a2", "b1"], PATIENCE), marks());
     let done = Arc::new(Mutex::new(Vec::new()));
     let works = Arc::clone(&done);
-    let handler = marks.claim_before(move |call: WorkAttempt| {
+    let handler = marks.at_most_once(move |call: WorkAttempt| {
         let text = String::from_utf8(call.message.payload().to_vec()).unwrap();
         let fails = text == "a1";
         works.lock().unwrap().push(text);
@@ -487,9 +490,9 @@ async fn what_failed_after_its_mark_holds_its_key_where_there_are_no_dead_letter
 }
 
 #[tokio::test]
-async fn what_failed_after_its_mark_and_was_lost_is_buried_by_who_knows_of_it() {
+async fn what_failed_after_its_mark_and_was_lost_becomes_a_dead_letter_where_it_is_known() {
     let (queue, (_, marks)) = (queue_of(&["a"], Duration::from_millis(50)), marks());
-    let handler = marks.claim_before(|_| async { Err(HandlerError::retry("no route")) });
+    let handler = marks.at_most_once(|_| async { Err(HandlerError::retry("no route")) });
     let dead = Away { times: 5, ..Away::default() };
     // It rests for much longer than the lease.
     let rest = Duration::from_millis(100);
@@ -501,7 +504,7 @@ async fn what_failed_after_its_mark_and_was_lost_is_buried_by_who_knows_of_it() 
     until("settled", || queue.is_empty()).await;
     stop.stop();
     run.await.unwrap().unwrap();
-    assert_eq!(*dead.buried.lock().unwrap(), ["a"]);
+    assert_eq!(*dead.dead_letters.lock().unwrap(), ["a"]);
 }
 
 #[tokio::test]
@@ -509,7 +512,7 @@ async fn what_fails_before_its_mark_is_tried_again() {
     let (_, marks) = marks();
     let calls = Arc::new(Mutex::new(0));
     let counted = Arc::clone(&calls);
-    let handler = marks.mark_after(move |_| {
+    let handler = marks.at_least_once(move |_| {
         let mut calls = counted.lock().unwrap();
         *calls += 1;
         let first = *calls == 1;
@@ -527,6 +530,6 @@ fn marks_that_cannot_hold_are_refused() {
     let guard = Guard::new(MemoryStore::new());
     assert!(Dedup::new(&guard, "").is_err() && Dedup::new(&guard, "é").is_err());
     assert!(Dedup::new(&guard, "m").unwrap().window(Duration::ZERO).is_err());
-    let atomic = Dedup::new(&guard, "m").unwrap().state_machine(Effect::Atomic, |_| async { Ok(()) });
+    let atomic = Dedup::new(&guard, "m").unwrap().claim_finish(Effect::Atomic, |_| async { Ok(()) });
     assert!(atomic.err().unwrap().to_string().contains("atomic"));
 }

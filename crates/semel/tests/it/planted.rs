@@ -48,7 +48,7 @@ bugs! {
     OpaqueBelievesAKeyedFailure => a_keyed_failure_is_uncertain_to_an_opaque_claimant,
     OpaqueTakesOverAKeyedClaim => a_lapsed_keyed_claim_is_uncertain_to_an_opaque_claimant,
     KeyedIsNeverTakenOver => a_lapsed_keyed_claim_runs_again,
-    UncertainRunsWithAKey => an_uncertain_outcome_runs_for_nobody,
+    UncertainRunsWithAKey => an_uncertain_outcome_runs_for_no_caller,
     TakeoverKeepsTheEpoch => a_takeover_fences_the_old_owner,
     RenewResurrects => a_lapsed_claim_is_not_renewed,
     RenewIgnoresTheOwner => renew_is_fenced,

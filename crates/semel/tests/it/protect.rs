@@ -139,16 +139,16 @@ async fn keys_are_rotated_and_a_missing_one_is_an_error_and_never_an_absence() {
 
     // The key that wrote is named; the others cannot help.
     for (protection, kind, says) in [
-        (sealed_by("new", 2), ErrorKind::Misconfigured, "\"old\", which is not among those given"),
+        (sealed_by("new", 2), ErrorKind::Misconfigured, "\"old\", which is not configured"),
         (sealed_by("old", 9), ErrorKind::Corrupt, "its seal is broken"),
-        (Protection::none(), ErrorKind::Misconfigured, "no keys were given"),
+        (Protection::none(), ErrorKind::Misconfigured, "no keys are configured"),
     ] {
         let wrong = Protected::new(inner.clone(), protection);
         for error in [error_of(replayed(&wrong, "k").await), error_of(wrong.get(ticket_id()).await)] {
             assert_eq!((error.kind(), error.fate()), (kind, Fate::NotApplied), "{error}");
             assert!(error.to_string().contains(says) && !error.may_retry(), "{error}");
         }
-        // Whoever only looks sees that there is something.
+        // A reader without the key sees that there is something.
         let listed = wrong.list(Filter::default()).await.unwrap().records;
         let shown = listed.iter().find(|record| record.intent.key().as_str() == "k").unwrap();
         assert!(matches!(shown.outcome.as_ref().unwrap().body, Body::Sealed(_)));
@@ -297,7 +297,7 @@ fn phases_are_protected_too() {
     semel::tx::sqlite::migrate(&db).unwrap();
     let phases = |protection: Protection| {
         let phases = Phases::new(&intent("k"), Recipe::default().bytes(b""), &NAMES).unwrap();
-        // Nobody waits for a lease here: each start takes over.
+        // No caller waits for a lease here: each start takes over.
         phases.lease(std::time::Duration::ZERO).protect(protection)
     };
     let value = |name: &str| format!("Jane Doe {name}").repeat(50);
@@ -314,7 +314,7 @@ fn phases_are_protected_too() {
         let tx = db.transaction().unwrap();
         phases(protection).start_now::<String>(&tx).map(drop)
     };
-    // Fail closed: whoever cannot read what is done does not go on.
+    // Fail closed: a caller that cannot read what is done does not go on.
     for wrong in [sealed_by("2026-11", 1), sealed_by("b", 7), Protection::none()] {
         let refused = start(&mut db, wrong).unwrap_err();
         assert!(matches!(refused, TxError::Database(_)) && !refused.may_retry(), "{refused}");
@@ -347,7 +347,7 @@ fn phases_are_protected_too() {
 
 /// Whatever goes past a store into its tables is sealed like the rest, also where others stand around that store.
 #[tokio::test]
-async fn whoever_stands_around_a_protected_store_says_how_it_protects() {
+async fn a_wrapper_of_a_protected_store_says_how_it_protects() {
     use semel::store::AnyStore;
     use semel::store::faulty::{Fault, Faulty};
 

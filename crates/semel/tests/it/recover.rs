@@ -1,4 +1,4 @@
-//! The reconcile loop: what is found is replayed, what is not there is released, what nobody knows is held.
+//! The reconcile loop: what is found is replayed, what is not there is released, what is unknown is held.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -75,7 +75,7 @@ async fn settle() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_found_is_replayed_although_nobody_came() {
+async fn what_is_found_is_replayed_although_no_caller_came() {
     let asked = Asked::default();
     let pay = pay_with(asked.answering(|name| Found::Applied(Outcome::new(200, format!("\"{name}\"")))));
     abandon(&pay, "k", Effect::Opaque).await;
@@ -97,7 +97,7 @@ async fn what_is_not_there_is_released_but_not_before_it_has_settled() {
     let pay = pay_with(asked.answering(|_| Found::NotApplied));
     let mut reconciler = Reconciler::new().watch(&pay);
     let ticket = abandon(&pay, "k", Effect::Opaque).await;
-    assert_eq!(reconciler.run_once().await, Report::default(), "a live claim is nobody's business");
+    assert_eq!(reconciler.run_once().await, Report::default(), "a live claim is left alone");
     tokio::time::sleep(SETTLE).await;
     let early = reconciler.run_once().await;
     assert_eq!((early.settling, early.asked, asked.count()), (1, 0, 0), "{early:?}");
@@ -105,12 +105,12 @@ async fn what_is_not_there_is_released_but_not_before_it_has_settled() {
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(reconciler.run_once().await.not_applied, 1);
     assert_eq!(state(&pay, "k").await, Some(State::FailedRetryable));
-    // It was decided: the owner that comes back now is too late, and is told.
+    // It was decided: the owner that comes back now is too late, and gets an error.
     assert_eq!(pay.guard().store().finish(ticket, finish("late")).await.unwrap(), Finished::Stale);
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_nobody_knows_is_held_and_reported_and_asked_about_ever_less_often() {
+async fn what_is_unknown_is_held_and_reported_and_looked_up_ever_less_often() {
     let asked = Asked::default();
     let pay = pay_with(asked.answering(|_| Found::Unknown));
     abandon(&pay, "k", Effect::Opaque).await;
@@ -159,8 +159,8 @@ async fn a_lookup_that_panics_or_hangs_holds_its_intent_and_no_other() {
 
 /// A lookup that answers after the owner has come back: its lie must change nothing.
 async fn late_lie(pay: Guarded<MemoryStore>, lie: Found) -> (Report, Option<Outcome>) {
-    let told = Arc::new(Mutex::new(None::<Ticket>));
-    let (store, owner) = (pay.guard().store().clone(), Arc::clone(&told));
+    let ticket_seen = Arc::new(Mutex::new(None::<Ticket>));
+    let (store, owner) = (pay.guard().store().clone(), Arc::clone(&ticket_seen));
     let pay = pay.lookup(
         move |_| {
             let (store, ticket, lie) = (store.clone(), owner.lock().unwrap().unwrap(), lie.clone());
@@ -171,7 +171,7 @@ async fn late_lie(pay: Guarded<MemoryStore>, lie: Found) -> (Report, Option<Outc
         },
         SETTLE,
     );
-    *told.lock().unwrap() = Some(abandon(&pay, "k", Effect::Opaque).await);
+    *ticket_seen.lock().unwrap() = Some(abandon(&pay, "k", Effect::Opaque).await);
     settle().await;
     let report = Reconciler::new().watch(&pay).run_once().await;
     let record = pay.guard().store().get(pay.intent(&acme(), &key("k")).id()).await.unwrap();
@@ -368,7 +368,7 @@ async fn the_loop_does_it_by_itself() {
     running.abort();
 }
 
-/// Two loops that look at the same intents at once: each is decided once, whoever asks.
+/// Two loops that look at the same intents at once: each is decided once.
 async fn two_loops<S: Store>(stores: [S; 2], intents: usize) -> (Vec<IntentId>, usize) {
     let asked = Asked::default();
     let decided = |name: &str| {

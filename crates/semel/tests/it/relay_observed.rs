@@ -13,7 +13,7 @@ use semel::relay::{
 };
 use semel::sink::{DeliverySemantics, Guarantee, Published, Sink, SinkError};
 
-use crate::heard::Heard;
+use crate::captured_log::CapturedLog;
 
 const TRACE: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
@@ -140,20 +140,20 @@ async fn a_relay_counts_what_became_of_its_events() {
 }
 
 #[tokio::test]
-async fn nobody_asks_how_much_is_left_for_nobody() {
+async fn the_backlog_is_not_measured_if_it_is_not_exported() {
     assert_eq!(relayed(None).await, 0);
 }
 
 #[tokio::test]
 async fn spans_name_the_trace_that_appended_the_event() {
-    let heard = Heard::default();
-    let _default = tracing::subscriber::set_default(heard.clone());
+    let log = CapturedLog::default();
+    let _default = tracing::subscriber::set_default(log.clone());
     // As with the guard's: used once, then asked for again.
     relayed(None).await;
     tracing::callsite::rebuild_interest_cache();
-    heard.take();
+    log.take();
     relayed(None).await;
-    let text = heard.take();
+    let text = log.take();
     let batches = text.lines().filter(|line| line.starts_with(names::SPAN_RELAY_BATCH)).count();
     assert_eq!(batches, 1, "{text}");
     let spans: Vec<&str> = text.lines().filter(|line| line.starts_with(names::SPAN_RELAY_PUBLISH)).collect();
@@ -169,17 +169,17 @@ async fn spans_name_the_trace_that_appended_the_event() {
 
 #[tokio::test]
 async fn events_that_wait_for_long_are_warned_of() {
-    let heard = Heard::default();
-    let _default = tracing::subscriber::set_default(heard.clone());
+    let log = CapturedLog::default();
+    let _default = tracing::subscriber::set_default(log.clone());
     let metrics = RelayMetrics::new();
     let late = Some(Duration::from_secs(90));
     // Used once, then asked for again.
     relayed_late(Some(&metrics), late).await;
     tracing::callsite::rebuild_interest_cache();
     for (oldest, warned) in [(late, true), (Some(Duration::from_secs(30)), false), (None, false)] {
-        heard.take();
+        log.take();
         relayed_late(Some(&metrics), oldest).await;
-        let text = heard.take();
+        let text = log.take();
         assert_eq!(text.contains("oldest_seconds=90"), warned, "{oldest:?}\n{text}");
     }
 }

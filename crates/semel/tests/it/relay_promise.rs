@@ -10,7 +10,7 @@ use semel::relay::{
 };
 use semel::sink::{DeliverySemantics, ExactlyOnce, Guarantee, Published, Sink, SinkError};
 
-use crate::heard::Heard;
+use crate::captured_log::CapturedLog;
 
 const BROKEN: &str = "what it confirmed is gone; keep it";
 
@@ -61,7 +61,7 @@ impl OutboxReader for One {
     }
 }
 
-/// Finds out by asking that it forgets; where it is away, nobody can ask.
+/// Finds out by asking that it forgets; where it is down, it cannot be asked.
 struct Forgets {
     calls: Calls,
     away: bool,
@@ -76,7 +76,7 @@ impl Sink for Forgets {
     async fn probe(&mut self) -> Result<(), SinkError> {
         self.calls.note("probe");
         if self.away {
-            return Err(SinkError::not_published("nobody is there"));
+            return Err(SinkError::not_published("the sink is down"));
         }
         self.asked = true;
         Ok(())
@@ -100,8 +100,8 @@ impl ExactlyOnce for Forgets {
 
 /// Runs a relay until one batch is done. What was called, and what was said.
 async fn relayed(away: bool, exactly_once: bool) -> (Vec<&'static str>, String) {
-    let heard = Heard::default();
-    let _default = tracing::subscriber::set_default(heard.clone());
+    let log = CapturedLog::default();
+    let _default = tracing::subscriber::set_default(log.clone());
     tracing::callsite::rebuild_interest_cache();
     let calls = Calls::default();
     let position = Position { lineage: OutboxLineage::read("here"), place: "1".to_owned() };
@@ -113,7 +113,7 @@ async fn relayed(away: bool, exactly_once: bool) -> (Vec<&'static str>, String) 
     let ended = if exactly_once { relay.run_exactly_once().await } else { relay.run().await };
     assert_eq!(ended.unwrap().confirmed, 1);
     let called = std::mem::take(&mut calls.0.lock().unwrap().0);
-    (called, heard.take())
+    (called, log.take())
 }
 
 #[tokio::test]
@@ -131,18 +131,18 @@ async fn it_is_asked_first_and_what_is_broken_is_said() {
 }
 
 #[tokio::test]
-async fn one_that_is_away_keeps_nobody_from_publishing() {
+async fn one_that_is_down_does_not_stop_publishing() {
     for (exactly_once, wanted) in
         [(false, &["probe", "publish"][..]), (true, &["probe", "begin", "publish_at"])]
     {
         relayed(true, exactly_once).await;
         let (called, said) = relayed(true, exactly_once).await;
         assert_eq!(called, wanted);
-        assert!(said.contains("nobody is there") && !said.contains("cannot keep"), "{said}");
+        assert!(said.contains("the sink is down") && !said.contains("cannot keep"), "{said}");
     }
 }
 
-/// Whoever wants to take it over waits.
+/// A relay that wants to take it over waits.
 struct Silent(Calls);
 
 impl Sink for Silent {
@@ -172,7 +172,7 @@ impl ExactlyOnce for Silent {
 }
 
 #[tokio::test]
-async fn a_stop_is_heard_while_a_sink_is_taken_over() {
+async fn a_stop_is_noticed_while_a_sink_is_taken_over() {
     let calls = Calls::default();
     let relay = Relay::new(One(None, calls.clone()), Silent(calls.clone()), RelayOptions::default());
     calls.0.lock().unwrap().1 = Some(relay.stop_handle());

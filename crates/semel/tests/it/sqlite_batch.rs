@@ -20,7 +20,7 @@ async fn what_waits_together_is_committed_together() {
     assert!(claimed.iter().all(|claimed| matches!(claimed, Ok(Claimed::Run(_)))));
     assert_eq!(store.commits(), 1);
 
-    // A lone caller waits for nobody, and a replay writes nothing.
+    // A lone caller waits for no other, and a replay writes nothing.
     done(&store, "alone").await;
     assert_eq!(store.commits(), 3);
     assert_eq!(replayed(&store, "alone").await, "alone");
@@ -75,7 +75,7 @@ async fn a_record_that_cannot_be_read_fails_alone() {
     assert!(matches!(before.await, Ok(Claimed::Run(_))));
     for error in [error_of(middle.await), error_of(late.await)] {
         assert_eq!((error.kind(), error.fate()), (ErrorKind::Corrupt, Fate::NotApplied), "{error}");
-        assert!(error.to_string().contains("there is no state 9"), "{error}");
+        assert!(error.to_string().contains("9 is not the code of a state"), "{error}");
     }
     assert!(matches!(after.await, Ok(Claimed::Run(_))));
     assert_eq!(error_of(store.get(broken.id).await).kind(), ErrorKind::Corrupt);
@@ -137,7 +137,7 @@ async fn a_closed_store_says_so_and_answers_what_was_asked_before() {
 }
 
 #[tokio::test]
-async fn a_writer_that_panics_leaves_nobody_waiting() {
+async fn a_writer_that_panics_leaves_no_caller_waiting() {
     let (place, hand) = (place(), Hand::at(1));
     let clock = hand.clock();
     let options = SqliteStore::options().clock(move || {

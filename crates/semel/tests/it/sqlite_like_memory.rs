@@ -177,7 +177,7 @@ async fn transcript(store: impl Store, hand: &Hand, ops: &[Op]) -> Vec<String> {
                 let filter = Filter {
                     states: states.into_iter().map(|n| State::ALL[n]).collect(),
                     operation: operation.map(|n| ["pay", "refund", "other"][usize::from(n)].to_owned()),
-                    tenant: tenant.map(|n| ["a", "a%2Fb", "nobody"][usize::from(n)].to_owned()),
+                    tenant: tenant.map(|n| ["a", "a%2Fb", "unknown"][usize::from(n)].to_owned()),
                     older_than_ms: older,
                     after: None,
                     limit: 100,

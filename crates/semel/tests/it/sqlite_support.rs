@@ -24,7 +24,7 @@ pub(crate) fn place() -> Place {
     Place { dir, path }
 }
 
-/// The file among several who write, where nobody is to give up the wait for a turn.
+/// The file among several who write, where no writer may give up the wait for a turn.
 pub(crate) async fn open_among_others(path: &Path) -> SqliteStore {
     SqliteStore::options().busy_timeout(Duration::from_secs(120)).open(path).await.unwrap()
 }

@@ -22,7 +22,7 @@ async fn a_full_disk_loses_nothing_that_was_acknowledged() {
             Ok(other) => panic!("{other:?}"),
             Err(error) => {
                 assert_eq!((error.kind(), error.fate()), (ErrorKind::Full, Fate::NotApplied), "{error}");
-                assert!(error.to_string().contains("free some on its disk"), "{error}");
+                assert!(error.to_string().contains("free some space"), "{error}");
                 refused.push(key);
                 if refused.len() == 3 {
                     break;

@@ -39,7 +39,7 @@ async fn paths_that_cannot_work() {
     assert_eq!(error_of(SqliteStore::open("").await).kind(), ErrorKind::Misconfigured);
 }
 
-// Permissions do not bind root, who may run the tests; nobody makes files in /proc.
+// Permissions do not bind root, who may run the tests; not even root can create files in /proc.
 #[cfg(target_os = "linux")]
 #[tokio::test]
 async fn a_directory_that_cannot_be_written() {
@@ -76,11 +76,11 @@ async fn a_database_of_another_application_is_left_alone() {
     let before = fs::read(&place.path).unwrap();
     let (kind, message) = refusal(&place.path).await;
     assert_eq!(kind, ErrorKind::Misconfigured);
-    assert!(message.contains("of another application"), "{message}");
+    assert!(message.contains("belongs to another application"), "{message}");
     assert_eq!(fs::read(&place.path).unwrap(), before);
 
     plain(&place.path).execute_batch("DROP TABLE theirs; PRAGMA application_id = 7").unwrap();
-    assert!(refusal(&place.path).await.1.contains("of another application"));
+    assert!(refusal(&place.path).await.1.contains("belongs to another application"));
 }
 
 #[tokio::test]

@@ -139,7 +139,7 @@ fn the_one_writer_is_waited_for_within_the_bound() {
 }
 
 #[test]
-fn a_deferred_transaction_that_was_overtaken_is_told_to_retry() {
+fn a_deferred_transaction_that_was_overtaken_gets_retry() {
     let (_directory, path) = file();
     let (mut first, mut db) = (open(&path), open(&path));
     let tx = begin(&mut db, TransactionBehavior::Deferred);
@@ -260,7 +260,7 @@ fn a_sweep_forgets_what_has_expired_and_what_phases_left_of_it() {
     assert!(pay(&mut db, "kept", 1).unwrap().replayed);
     assert!(pay(&mut db, "for ever", 1).unwrap().replayed);
     assert!(!pay(&mut db, "gone-0", 1).unwrap().replayed, "forgotten");
-    // Another writer: told, and nothing is left open.
+    // Another writer: an error, and nothing is left open.
     let mut writer = open(&path);
     let busy = begin(&mut writer, TransactionBehavior::Immediate);
     assert_eq!(sweep(&db, 100).unwrap_err().kind(), DriverErrorKind::Busy);

@@ -163,7 +163,7 @@ fn the_tolerance_holds_in_both_directions_to_the_second() {
 }
 
 #[test]
-fn what_is_not_well_formed_is_told_from_what_is_forged() {
+fn malformed_requests_and_forged_ones_get_different_errors() {
     let verifier = Stripe::new([SECRET]).unwrap();
     let wrong = stripe_signature(OTHER, &NOW.to_string(), BODY);
     for (text, refusal) in [
@@ -174,10 +174,10 @@ fn what_is_not_well_formed_is_told_from_what_is_forged() {
         (format!("t={NOW},v1={}", &wrong[1..]), VerifyError::Malformed("no signature of a known scheme")),
         (format!("v1={wrong}"), VerifyError::Malformed("no timestamp")),
         (format!("t={NOW},t={NOW},v1={wrong}"), VerifyError::Malformed("two timestamps")),
-        (format!("t=-1,v1={wrong}"), VerifyError::Malformed("a timestamp is no number of seconds")),
+        (format!("t=-1,v1={wrong}"), VerifyError::Malformed("a timestamp is not a number of seconds")),
         (
             format!("t={}0,v1={wrong}", u64::MAX),
-            VerifyError::Malformed("a timestamp is no number of seconds"),
+            VerifyError::Malformed("a timestamp is not a number of seconds"),
         ),
     ] {
         let post = stripe(SECRET, NOW).header("stripe-signature", &text);
@@ -185,23 +185,23 @@ fn what_is_not_well_formed_is_told_from_what_is_forged() {
     }
     let other = github(SECRET).header("x-hub-signature-256", "sha1=757107ea0eb2509fc211221cce984b8a37570b6d");
     let verifier = Github::new([SECRET]).unwrap();
-    assert_eq!(other.to(&verifier, NOW), Err(VerifyError::Malformed("no signature by SHA-256")));
+    assert_eq!(other.to(&verifier, NOW), Err(VerifyError::Malformed("not an HMAC-SHA256 signature")));
 }
 
 #[test]
-fn an_event_that_names_itself_nowhere_is_told_apart() {
-    let mut nameless = github(SECRET);
-    nameless.headers.remove("x-github-delivery");
-    assert_eq!(nameless.to(&Github::new([SECRET]).unwrap(), NOW), Err(VerifyError::MissingId));
+fn an_event_without_an_id_gets_an_error_of_its_own() {
+    let mut without_id = github(SECRET);
+    without_id.headers.remove("x-github-delivery");
+    assert_eq!(without_id.to(&Github::new([SECRET]).unwrap(), NOW), Err(VerifyError::MissingId));
     let elsewhere = plain_verifier(&[SECRET]).id_at("/event/id").unwrap();
     assert_eq!(crate::request::plain(SECRET, NOW).to(&elsewhere, NOW), Err(VerifyError::MissingId));
     // An id in an unsigned header is only asked for when the signature is right.
-    let forged = nameless.body("{}");
+    let forged = without_id.body("{}");
     assert_eq!(forged.to(&Github::new([SECRET]).unwrap(), NOW), Err(VerifyError::Forged));
 }
 
 #[test]
-fn secrets_are_not_shown_and_mistakes_are_told_at_the_start() {
+fn secrets_are_not_shown_and_mistakes_are_errors_at_the_start() {
     let shown = format!(
         "{:?} {:?} {:?} {:?}",
         Stripe::new([SECRET]).unwrap(),

@@ -44,7 +44,7 @@ impl Verifier for TimeOnly {
 }
 
 #[test]
-fn a_forgery_that_is_told_as_stale_is_caught() {
+fn a_forgery_that_is_reported_as_stale_is_caught() {
     assert_eq!(stripe(OTHER, NOW - 900).to(&TimeOnly, NOW), Err(VerifyError::Stale));
     assert_eq!(stripe(OTHER, NOW - 900).to(&Stripe::new([SECRET]).unwrap(), NOW), Err(VerifyError::Forged));
 }

@@ -64,7 +64,7 @@ fn counted(metrics: &Metrics, result: &str) -> u64 {
     text.lines().find_map(|have| have.strip_prefix(&line)).unwrap().parse().unwrap()
 }
 
-fn told(status: u16, code: &str) -> (u16, String) {
+fn answered(status: u16, code: &str) -> (u16, String) {
     (status, code.to_owned())
 }
 
@@ -109,26 +109,29 @@ async fn each_end_has_its_answer_and_its_counter() {
         WebhookReceiver::new("stripe", Stripe::new([SECRET]).unwrap(), handler).unwrap().metrics(&metrics);
     let (good, body) = (signed(SECRET, now(), &event("evt_1")), event("evt_1"));
 
-    assert_eq!(answer(&receiver, request(good.clone())).await, told(200, ""));
-    assert_eq!(answer(&receiver, request(good.clone())).await, told(200, ""));
-    assert_eq!(answer(&receiver, request(signed(OTHER, now(), &body))).await, told(401, "WEBHOOK_REFUSED"));
+    assert_eq!(answer(&receiver, request(good.clone())).await, answered(200, ""));
+    assert_eq!(answer(&receiver, request(good.clone())).await, answered(200, ""));
+    assert_eq!(
+        answer(&receiver, request(signed(OTHER, now(), &body))).await,
+        answered(401, "WEBHOOK_REFUSED")
+    );
     assert_eq!(
         answer(&receiver, request(signed(SECRET, now() - 999, &body))).await,
-        told(401, "WEBHOOK_REFUSED")
+        answered(401, "WEBHOOK_REFUSED")
     );
-    assert_eq!(answer(&receiver, request(Post::new(&[], b"{}"))).await, told(400, "WEBHOOK_MALFORMED"));
+    assert_eq!(answer(&receiver, request(Post::new(&[], b"{}"))).await, answered(400, "WEBHOOK_MALFORMED"));
     assert_eq!(
         answer(&receiver, request(signed(SECRET, now(), "{}"))).await,
-        told(500, "WEBHOOK_NOT_HANDLED")
+        answered(500, "WEBHOOK_NOT_HANDLED")
     );
     let long = event(&"x".repeat(inbox::ID_BYTES_MAX + 1));
     assert_eq!(
         answer(&receiver, request(signed(SECRET, now(), &long))).await,
-        told(500, "WEBHOOK_NOT_HANDLED")
+        answered(500, "WEBHOOK_NOT_HANDLED")
     );
     let mut get = request(good);
     *get.method_mut() = Method::GET;
-    assert_eq!(answer(&receiver, get).await, told(405, "WEBHOOK_METHOD_NOT_ALLOWED"));
+    assert_eq!(answer(&receiver, get).await, answered(405, "WEBHOOK_METHOD_NOT_ALLOWED"));
 
     for (result, times) in [
         ("accepted", 1),
@@ -158,13 +161,13 @@ async fn a_body_at_the_bound_is_read_and_one_beyond_it_is_not() {
     };
     let (at, over) =
         (signed(SECRET, now(), &fill(BODY_BYTES_MAX)), signed(SECRET, now(), &fill(BODY_BYTES_MAX + 1)));
-    assert_eq!(answer(&receiver, request(at)).await, told(200, ""));
-    assert_eq!(answer(&receiver, request(over.clone())).await, told(413, "WEBHOOK_TOO_LARGE"));
-    // Its length is not told beforehand, and it never ends.
+    assert_eq!(answer(&receiver, request(at)).await, answered(200, ""));
+    assert_eq!(answer(&receiver, request(over.clone())).await, answered(413, "WEBHOOK_TOO_LARGE"));
+    // Its length is not given beforehand, and it never ends.
     let frames = futures_util::stream::repeat(())
         .map(|()| Ok::<_, Infallible>(http_body::Frame::data(Bytes::from(vec![b' '; 9_999]))));
     let endless = request(over).map(|_| StreamBody::new(frames));
-    assert_eq!(answer(&receiver, endless).await, told(413, "WEBHOOK_TOO_LARGE"));
+    assert_eq!(answer(&receiver, endless).await, answered(413, "WEBHOOK_TOO_LARGE"));
     assert_eq!(counted(&metrics, "too_large"), 2);
 }
 
@@ -177,17 +180,20 @@ async fn a_body_that_never_comes_is_not_waited_for() {
     let silent =
         StreamBody::new(futures_util::stream::pending::<Result<http_body::Frame<Bytes>, Infallible>>());
     let post = signed(SECRET, now(), &event("evt_1"));
-    assert_eq!(answer(&receiver, request(post.clone()).map(|_| silent)).await, told(408, "WEBHOOK_TOO_SLOW"));
+    assert_eq!(
+        answer(&receiver, request(post.clone()).map(|_| silent)).await,
+        answered(408, "WEBHOOK_TOO_SLOW")
+    );
     let broken = futures_util::stream::iter([Err::<http_body::Frame<Bytes>, _>("the line is dead")]);
     assert_eq!(
         answer(&receiver, request(post).map(|_| StreamBody::new(broken))).await,
-        told(400, "WEBHOOK_MALFORMED")
+        answered(400, "WEBHOOK_MALFORMED")
     );
     assert_eq!(counted(&metrics, "broken"), 2);
 }
 
 #[tokio::test(start_paused = true)]
-async fn whatever_becomes_of_the_handler_the_provider_is_told_to_send_again() {
+async fn whatever_becomes_of_the_handler_the_provider_sends_again() {
     let metrics = Metrics::new();
     let handler = |received: Received| {
         assert_ne!(received.id(), "panics at once", "planted");
@@ -213,14 +219,14 @@ async fn whatever_becomes_of_the_handler_the_provider_is_told_to_send_again() {
     ] {
         let post = signed(SECRET, now(), &event(id));
         let code = if status == 200 { "" } else { "WEBHOOK_NOT_HANDLED" };
-        assert_eq!(answer(&receiver, request(post)).await, told(status, code), "{id}");
+        assert_eq!(answer(&receiver, request(post)).await, answered(status, code), "{id}");
     }
     for (result, times) in [("failed", 4), ("ignored", 1), ("accepted", 1)] {
         assert_eq!(counted(&metrics, result), times, "{result}");
     }
 }
 
-/// A handler that says that it began, and waits to be told to go on.
+/// A handler that says that it began, and waits for a signal to go on.
 #[derive(Clone, Default)]
 struct Slow {
     began: Arc<Notify>,
@@ -254,11 +260,11 @@ async fn only_so_many_are_under_way_at_once() {
         async move { answer(&receiver, request(post)).await }
     });
     slow.has_begun().await;
-    assert_eq!(answer(&receiver, request(post.clone())).await, told(503, "WEBHOOK_NOT_HANDLED"));
+    assert_eq!(answer(&receiver, request(post.clone())).await, answered(503, "WEBHOOK_NOT_HANDLED"));
     slow.go.notify_one();
-    assert_eq!(first.await.unwrap(), told(200, ""));
+    assert_eq!(first.await.unwrap(), answered(200, ""));
     slow.go.notify_one();
-    assert_eq!(answer(&receiver, request(post)).await, told(200, ""), "its place was given back");
+    assert_eq!(answer(&receiver, request(post)).await, answered(200, ""), "its place was given back");
     assert_eq!((counted(&metrics, "busy"), counted(&metrics, "accepted")), (1, 2));
 }
 
@@ -277,9 +283,13 @@ async fn a_forged_request_is_refused_while_all_places_are_taken() {
     });
     slow.has_begun().await;
     let forged = signed(OTHER, now(), &event("evt_2"));
-    assert_eq!(answer(&receiver, request(forged)).await, told(401, "WEBHOOK_REFUSED"), "it needs no place");
+    assert_eq!(
+        answer(&receiver, request(forged)).await,
+        answered(401, "WEBHOOK_REFUSED"),
+        "it needs no place"
+    );
     slow.go.notify_one();
-    assert_eq!(first.await.unwrap(), told(200, ""));
+    assert_eq!(first.await.unwrap(), answered(200, ""));
     assert_eq!((counted(&metrics, "forged"), counted(&metrics, "busy")), (1, 0));
 }
 
@@ -294,9 +304,9 @@ async fn only_so_many_are_read_at_once() {
         StreamBody::new(futures_util::stream::pending::<Result<http_body::Frame<Bytes>, Infallible>>());
     let mut slow = Box::pin(receiver.clone().oneshot(request(post.clone()).map(|_| silent)));
     assert!((&mut slow).now_or_never().is_none(), "it waits for the body");
-    assert_eq!(answer(&receiver, request(post.clone())).await, told(503, "WEBHOOK_NOT_HANDLED"));
+    assert_eq!(answer(&receiver, request(post.clone())).await, answered(503, "WEBHOOK_NOT_HANDLED"));
     drop(slow);
-    assert_eq!(answer(&receiver, request(post)).await, told(200, ""), "its place was given back");
+    assert_eq!(answer(&receiver, request(post)).await, answered(200, ""), "its place was given back");
 }
 
 #[tokio::test]
@@ -321,14 +331,14 @@ async fn tenants_have_secrets_and_events_of_their_own() {
         *request.uri_mut() = format!("/hooks/{tenant}").parse().unwrap();
         request
     };
-    assert_eq!(answer(&receiver, to("acme", SECRET)).await, told(200, ""));
+    assert_eq!(answer(&receiver, to("acme", SECRET)).await, answered(200, ""));
     assert_eq!(
         answer(&receiver, to("globex", OTHER)).await,
-        told(200, ""),
+        answered(200, ""),
         "the same id is another event here"
     );
-    assert_eq!(answer(&receiver, to("globex", SECRET)).await, told(401, "WEBHOOK_REFUSED"));
-    assert_eq!(answer(&receiver, to("nobody", SECRET)).await, told(401, "WEBHOOK_REFUSED"));
+    assert_eq!(answer(&receiver, to("globex", SECRET)).await, answered(401, "WEBHOOK_REFUSED"));
+    assert_eq!(answer(&receiver, to("unknown", SECRET)).await, answered(401, "WEBHOOK_REFUSED"));
     assert_eq!(books.rows().await, 2);
     assert_eq!((counted(&metrics, "forged"), counted(&metrics, "unknown_tenant")), (1, 1));
     for bad in ["", "a/b", "a\nb", &"x".repeat(200)] {
@@ -381,10 +391,10 @@ async fn a_mark_before_the_signature_lets_a_forger_take_an_events_place() {
     };
     let receiver = WebhookReceiver::new("stripe", Stripe::new([SECRET]).unwrap(), handler).unwrap();
     for _ in 0..3 {
-        assert_eq!(answer(&receiver, request(forged.clone())).await, told(401, "WEBHOOK_REFUSED"));
+        assert_eq!(answer(&receiver, request(forged.clone())).await, answered(401, "WEBHOOK_REFUSED"));
     }
     assert_eq!(calls.load(Ordering::Relaxed), 0, "a forgery reached the handler");
-    assert_eq!(answer(&receiver, request(good)).await, told(200, ""));
+    assert_eq!(answer(&receiver, request(good)).await, answered(200, ""));
     assert_eq!((books.rows().await, calls.load(Ordering::Relaxed)), (1, 1));
 }
 

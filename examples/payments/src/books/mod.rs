@@ -1,4 +1,4 @@
-//! The books: payments, refunds, the ledger and what is told of them, in the same database as the answers.
+//! The books: payments, refunds, the ledger and their events, in the same database as the answers.
 
 use axum::http::Response;
 use bytes::Bytes;
@@ -58,7 +58,7 @@ pub trait Books: Clone + Send + Sync + 'static {
         key: &str,
     ) -> impl Future<Output = Result<Option<Payment>, Refused>> + Send;
 
-    /// What an account of a merchant has, if there is one.
+    /// The balance of a merchant's account, if it exists.
     fn balance(
         &self,
         merchant: &str,

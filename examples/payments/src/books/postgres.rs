@@ -27,10 +27,10 @@ const BY_KEY: &str =
 pub struct PostgresBooks(PgPool);
 
 impl PostgresBooks {
-    /// The books in this database; their tables are made if they are not there.
+    /// The books in this database; their tables are created if they are missing.
     pub async fn open(pool: PgPool) -> Result<Self, Failed> {
         let mut tx = pool.begin().await?;
-        // Two services that start at once would both make them.
+        // Two services that start at once would both create them.
         sqlx::query("SELECT pg_advisory_xact_lock(7075)").execute(&mut *tx).await?;
         sqlx::raw_sql(ledger::schema(Dialect::Postgres)).execute(&mut *tx).await?;
         sqlx::raw_sql(reference::schema(Dialect::Postgres)).execute(&mut *tx).await?;
@@ -126,8 +126,8 @@ impl Books for PostgresBooks {
                     .bind(refund.amount)
                     .execute(&mut *tx)
                     .await?;
-                let told = events::refunded(intent, &trace, &refund)?;
-                outbox::append_all_tx(tx, &told, Duplicates::Refuse).await?;
+                let refund_events = events::refunded(intent, &trace, &refund)?;
+                outbox::append_all_tx(tx, &refund_events, Duplicates::Refuse).await?;
                 api::created(&refund)
             })
             .await?;
@@ -154,7 +154,7 @@ impl Books for PostgresBooks {
     }
 }
 
-/// The payment, its posting and what is told of it. The ledger judges first: there is no payment without money that moves.
+/// Books the payment, its posting and its events. The ledger decides first: no payment without money that moves.
 async fn book(
     tx: &mut PgConnection,
     intent: &Intent,
@@ -180,7 +180,7 @@ async fn book(
     Ok(())
 }
 
-/// Notes what is about to be charged, unless it was paid for longer ago than answers are kept.
+/// Records what is about to be charged, unless it was paid for longer ago than answers are kept.
 async fn reserve(tx: &mut PgConnection, intent: &Intent, payment: &Payment) -> Result<(), Refused> {
     if find(&mut *tx, BY_KEY, intent.scope().as_str(), &payment.key).await?.is_some() {
         return Err(Refused::Booked);

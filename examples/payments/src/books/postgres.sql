@@ -2,7 +2,7 @@
 CREATE TABLE IF NOT EXISTS payment (
     id       text   PRIMARY KEY,
     merchant text   NOT NULL,
-    -- What the client called it. For good: the ledger knows it for longer than answers are kept.
+    -- The client's key. Kept for good: the ledger knows it for longer than answers are kept.
     key      text   NOT NULL,
     customer text   NOT NULL,
     amount   bigint NOT NULL CHECK (amount > 0),

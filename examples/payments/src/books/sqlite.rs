@@ -30,7 +30,7 @@ const BUSY: Duration = Duration::from_secs(5);
 pub struct SqliteBooks(Arc<Mutex<Connection>>);
 
 impl SqliteBooks {
-    /// The books in this file; it and its tables, and those of semel, are made if they are not there.
+    /// The books in this file; it and its tables, and those of semel, are created if they are missing.
     pub fn open(path: &Path) -> Result<Self, Failed> {
         let mut connection = Connection::open(path)?;
         connection.busy_timeout(BUSY)?;
@@ -42,7 +42,7 @@ impl SqliteBooks {
         connection.execute_batch(ledger::schema(Dialect::Sqlite))?;
         connection.execute_batch(reference::schema(Dialect::Sqlite))?;
         connection.execute_batch(TABLES)?;
-        // Two services that start at once would both make it.
+        // Two services that start at once would both create it.
         let tx = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         if tx.query_row(NO_OUTBOX, [], |row| row.get(0))? {
             tx.execute_batch(outbox::schema(Dialect::Sqlite))?;
@@ -51,7 +51,7 @@ impl SqliteBooks {
         Ok(Self(Arc::new(Mutex::new(connection))))
     }
 
-    /// On a thread that may wait for the disk. It goes on when whoever asked has gone away.
+    /// On a thread that may wait for the disk. It goes on even if the caller has gone away.
     async fn on_thread<T, E>(
         &self,
         work: impl FnOnce(&mut Connection) -> Result<T, E> + Send + 'static,
@@ -155,8 +155,8 @@ impl Books for SqliteBooks {
                     "INSERT INTO refund (id, payment, amount) VALUES (?1, ?2, ?3)",
                     (&refund.id, &payment, refund.amount),
                 )?;
-                let told = events::refunded(intent, &trace, &refund)?;
-                outbox::append_all_now(tx, &told, Duplicates::Refuse)?;
+                let refund_events = events::refunded(intent, &trace, &refund)?;
+                outbox::append_all_now(tx, &refund_events, Duplicates::Refuse)?;
                 api::created(&refund)
             });
             let answer = answer.map_err(Stopped)?;
@@ -199,7 +199,7 @@ impl From<Refused> for Stopped {
     }
 }
 
-/// The payment, its posting and what is told of it. The ledger judges first: there is no payment without money that moves.
+/// Books the payment, its posting and its events. The ledger decides first: no payment without money that moves.
 fn book(tx: &Connection, intent: &Intent, trace: &Trace, payment: &Payment) -> Result<(), Refused> {
     let merchant = intent.scope().as_str();
     for account in api::accounts(merchant, &payment.customer)? {
@@ -215,7 +215,7 @@ fn book(tx: &Connection, intent: &Intent, trace: &Trace, payment: &Payment) -> R
     Ok(())
 }
 
-/// Notes what is about to be charged, unless it was paid for longer ago than answers are kept.
+/// Records what is about to be charged, unless it was paid for longer ago than answers are kept.
 fn reserve(tx: &Connection, intent: &Intent, payment: &Payment) -> Result<(), Refused> {
     let merchant = intent.scope().as_str();
     if find(tx, BY_KEY, merchant, &payment.key)?.is_some() {
@@ -228,7 +228,7 @@ fn reserve(tx: &Connection, intent: &Intent, payment: &Payment) -> Result<(), Re
     Ok(())
 }
 
-/// As the writer from the beginning: nobody gets in between.
+/// Begins as the writer: no other writer can get in between.
 fn begin(books: &mut Connection) -> Result<rusqlite::Transaction<'_>, Refused> {
     Ok(books.transaction_with_behavior(TransactionBehavior::Immediate)?)
 }

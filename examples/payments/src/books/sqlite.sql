@@ -2,7 +2,7 @@
 CREATE TABLE IF NOT EXISTS payment (
     id       TEXT   PRIMARY KEY NOT NULL,
     merchant TEXT   NOT NULL,
-    -- What the client called it. For good: the ledger knows it for longer than answers are kept.
+    -- The client's key. Kept for good: the ledger knows it for longer than answers are kept.
     key      TEXT   NOT NULL,
     customer TEXT   NOT NULL,
     amount   INTEGER NOT NULL CHECK (amount > 0),

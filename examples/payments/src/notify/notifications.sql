@@ -1,8 +1,8 @@
--- One row for each customer to be told of something. Nothing here is unique but the row's own number: a message that had its
--- effect twice would be seen, and not swallowed by a constraint.
+-- One row for each notification. Nothing here is unique but the row's own number: a message that was handled twice
+-- would show, and not be swallowed by a constraint.
 CREATE TABLE IF NOT EXISTS notifications (
     n        bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    -- The event's id, as whoever told it named it.
+    -- The event's id, as its publisher named it.
     event    text        NOT NULL,
     kind     text        NOT NULL,
     payment  text        NOT NULL,
@@ -15,7 +15,7 @@ CREATE TABLE IF NOT EXISTS notifications (
 
 CREATE INDEX IF NOT EXISTS notifications_of ON notifications (payment);
 
--- Messages that cannot be read, for people. The place names a delivery: the same one twice is kept once.
+-- Dead letters: messages that cannot be read, for people. The place identifies a delivery: a duplicate is kept once.
 CREATE TABLE IF NOT EXISTS unreadable (
     place   text        PRIMARY KEY,
     event   text,

@@ -1,15 +1,15 @@
-//! What `payments notify` can be told.
+//! The options of `payments notify`.
 
 use crate::Failed;
 
-/// How it is called.
+/// The usage line.
 pub const USAGE: &str = "payments notify --from kafka://HOST:PORT[,HOST:PORT] --store postgres://… [--group NAME] \
                          [--member NAME]";
 
-/// The group, and with it the name under which the inbox remembers, unless told otherwise.
+/// The default group, which is also the inbox's name.
 const GROUP: &str = "notifications";
 
-/// From where to where, and under which name.
+/// Source, database and group.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NotifyOptions {
     /// `host:port`, separated by commas.
@@ -23,7 +23,7 @@ pub struct NotifyOptions {
 }
 
 impl NotifyOptions {
-    /// Reads the command line behind `notify`; what it does not say is taken from `PAYMENTS_FROM`, `PAYMENTS_STORE`,
+    /// Reads the command line behind `notify`; missing options are taken from `PAYMENTS_FROM`, `PAYMENTS_STORE`,
     /// `PAYMENTS_GROUP` and `PAYMENTS_MEMBER`.
     pub fn read(
         words: impl Iterator<Item = String>,
@@ -37,7 +37,7 @@ impl NotifyOptions {
                 "--store" => &mut store,
                 "--group" => &mut group,
                 "--member" => &mut member,
-                other => return Err(format!("{other:?} is not known; {USAGE}").into()),
+                other => return Err(format!("unknown argument {other:?}; {USAGE}").into()),
             };
             *of = Some(words.next().ok_or_else(|| format!("{word} needs a value; {USAGE}"))?);
         }
@@ -48,10 +48,10 @@ impl NotifyOptions {
         let store =
             or(store, "PAYMENTS_STORE").ok_or("--store is missing: a PostgreSQL database, postgres://…")?;
         if !(store.starts_with("postgres://") || store.starts_with("postgresql://")) {
-            return Err("the notifications are in postgres://…".into());
+            return Err("--store must be a PostgreSQL database, postgres://…".into());
         }
         Ok(Self {
-            brokers: brokers.ok_or("the events are in kafka://HOST:PORT")?.trim_end_matches('/').to_owned(),
+            brokers: brokers.ok_or("--from must be kafka://HOST:PORT")?.trim_end_matches('/').to_owned(),
             store,
             group: or(group, "PAYMENTS_GROUP").unwrap_or_else(|| GROUP.to_owned()),
             member: or(member, "PAYMENTS_MEMBER"),
@@ -76,9 +76,9 @@ mod tests {
         let read = |line| read(line, &env).unwrap();
         let plain = read("");
         assert_eq!((plain.brokers.as_str(), plain.group.as_str(), plain.member), ("k:1,l:2", GROUP, None));
-        let told = read("--store postgres://db/b --group mail --member one");
-        assert_eq!((told.store.as_str(), told.group.as_str()), ("postgres://db/b", "mail"));
-        assert_eq!(told.member.as_deref(), Some("one"));
+        let given = read("--store postgres://db/b --group mail --member one");
+        assert_eq!((given.store.as_str(), given.group.as_str()), ("postgres://db/b", "mail"));
+        assert_eq!(given.member.as_deref(), Some("one"));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use testkit::services::{Service as Server, require};
 use crate::database::Database;
 use crate::service::{PATIENCE, Service};
 
-/// What Redis says to a command, up to the end of its first kilobytes.
+/// The answer of Redis to a command, up to the end of its first kilobytes.
 fn redis(url: &str, command: &str) -> String {
     let mut stream = TcpStream::connect(url.strip_prefix("redis://").unwrap()).unwrap();
     write!(stream, "{command}\r\nQUIT\r\n").unwrap();
@@ -32,7 +32,7 @@ fn a_replay_comes_from_redis_once_it_is_there() {
         std::thread::sleep(Duration::from_millis(5));
     }
     database.judge(1, 0);
-    // Only to see who answers: the database would not know the key any more.
+    // Only to see which one answers: the database would not know the key any more.
     database.sweep();
     let replayed = service.pay("order-1", 4_200);
     assert_eq!((replayed.status, replayed.replayed, replayed.id()), (201, true, first.id()));
@@ -42,7 +42,7 @@ fn a_replay_comes_from_redis_once_it_is_there() {
 #[test]
 fn without_redis_everything_is_the_same() {
     let Some(database) = Database::postgres() else { return };
-    // Nobody listens there.
+    // No server listens there.
     let service = Service::start_with(&database, Some("redis://127.0.0.1:1"), None);
     let first = service.pay("order-1", 4_200);
     let again = service.pay("order-1", 4_200);

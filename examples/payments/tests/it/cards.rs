@@ -1,4 +1,4 @@
-//! Payments by card: the provider's own file says what was charged, and it is somebody else's.
+//! Payments by card: the provider's own file says what was charged, and it is not ours.
 
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -98,7 +98,7 @@ fn killed_between_the_charge_and_the_booking_it_resumes_and_charges_once() {
                 );
                 database.judge_events();
                 first.child.kill().unwrap();
-                assert!(asked.join().unwrap().is_err(), "nobody was answered");
+                assert!(asked.join().unwrap().is_err(), "the client got no answer");
             });
             let reserved = database.text("SELECT max(payment) FROM reserved");
             assert_eq!(reserved.is_some(), (charged, booked) == (1, 0), "{when}: before the retry");

@@ -15,7 +15,7 @@ fn is_committed(point: &str) -> bool {
     point == crash::BEFORE_ANSWER
 }
 
-/// Kills a service that stands at the point because of `ask`, and says what the next one answers.
+/// Kills a service that stands at the point because of `ask`, and returns what the next one answers.
 fn kill_and_retry(
     database: &Database,
     point: &str,
@@ -29,7 +29,7 @@ fn kill_and_retry(
         assert_eq!(first.child.wait_for_point(PATIENCE).unwrap(), point);
         while_it_stands();
         first.child.kill().unwrap();
-        assert!(asked.join().unwrap().is_err(), "nobody was answered");
+        assert!(asked.join().unwrap().is_err(), "the client got no answer");
     });
     let second = Service::start(database);
     let retried = ask(second.address).unwrap();
@@ -77,7 +77,7 @@ fn a_refund_killed_around_its_commit_is_booked_once() {
     }
 }
 
-/// Duplicates from several clients, and SIGKILL at a moment of nobody's choosing, twice.
+/// Duplicates from several clients, and SIGKILL at a random moment, twice.
 #[test]
 #[ignore = "prove: load and kills at random"]
 fn under_load_and_killed_every_order_is_booked_once() {
@@ -91,7 +91,7 @@ fn under_load_and_killed_every_order_is_booked_once() {
             loop {
                 match client::pay(address(), &format!("order-{n}"), 100 + n as i64) {
                     Ok(answer) if answer.status == 201 => return answer.id().to_owned(),
-                    // Killed, or another one is at it.
+                    // Killed, or another request is in flight.
                     Ok(Answer { status: 409 | 503, .. }) | Err(_) => thread::sleep(Duration::from_millis(10)),
                     Ok(other) => panic!("{other:?}"),
                 }

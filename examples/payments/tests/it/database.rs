@@ -1,4 +1,4 @@
-//! Where the service keeps its books, and what they say to somebody who knows nothing of the service.
+//! Where the service keeps its books, and what they hold, read without the service.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -35,7 +35,7 @@ impl Database {
         Some(Self::Postgres { server, name })
     }
 
-    /// What the service is told.
+    /// The service's `--store`.
     pub(crate) fn url(&self) -> String {
         match self {
             Self::Sqlite(directory) => format!("sqlite:{}", directory.path().join("payments.db").display()),
@@ -43,12 +43,12 @@ impl Database {
         }
     }
 
-    /// The one number a query gives.
+    /// The one number a query returns.
     pub(crate) fn number(&self, query: &str) -> i64 {
         self.value(query)
     }
 
-    /// The one text a query gives, or nothing.
+    /// The one text a query returns, or nothing.
     pub(crate) fn text(&self, query: &str) -> Option<String> {
         self.value(query)
     }
@@ -90,7 +90,8 @@ impl Database {
         }
     }
 
-    /// So many payments and refunds there are, each with one answer; and whatever the numbers are, the books are right.
+    /// There are this many payments and refunds, each with one answer; and whatever the numbers are, the books are
+    /// right.
     pub(crate) fn judge(&self, payments: i64, refunds: i64) {
         self.judge_books(payments, refunds);
         let answers = "SELECT count(*) FROM semel_intent WHERE state = 2";
@@ -126,7 +127,7 @@ impl Database {
     }
 
     /// Events that are committed.
-    pub(crate) fn told(&self) -> i64 {
+    pub(crate) fn events(&self) -> i64 {
         self.number("SELECT count(*) FROM semel_outbox")
     }
 
@@ -146,9 +147,9 @@ impl Database {
             assert_eq!(self.number(&wrong), 0, "payments without exactly their {kind}");
         }
         let made = self.number("SELECT (SELECT count(*) FROM payment) + (SELECT count(*) FROM refund)");
-        assert_eq!(self.told(), 2 * made, "nothing is told of what is not there");
+        assert_eq!(self.events(), 2 * made, "no event without its payment or refund");
         let causes = "SELECT count(DISTINCT intent) FROM semel_outbox";
-        assert_eq!(self.number(causes), made, "each tells its own intent");
+        assert_eq!(self.number(causes), made, "each names its own intent");
     }
 }
 

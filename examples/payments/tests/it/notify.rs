@@ -1,4 +1,5 @@
-//! The consumer as a process: what comes twice is notified of once, also over a restart, and what cannot be read is kept.
+//! The consumer as a process: a duplicate is notified of once, also over a restart, and an unreadable message is
+//! kept.
 
 use std::process::Command;
 use std::sync::Arc;
@@ -24,7 +25,7 @@ fn start(kafka: &str, database: &Database, group: &str) -> Child {
     child
 }
 
-/// SIGTERM: it ends in order and says what it did.
+/// SIGTERM: it ends in order and prints what it did.
 fn stop(mut child: Child) {
     child.terminate().unwrap();
     let ended = child.wait(PATIENCE).unwrap();
@@ -56,12 +57,12 @@ fn wait_for(database: &Database, query: &str, wanted: i64) {
 #[test]
 fn what_comes_twice_is_notified_of_once_and_what_cannot_be_read_is_kept() {
     let (Some(kafka), Some(database)) = (require(Server::Kafka), Database::postgres()) else { return };
-    // The topic is everybody's.
+    // The topic is shared.
     let merchant = format!("merchant-{:016x}", fastrand::u64(..));
     let event = |n: u32, refund: &str| {
-        let told = format!(r#"{{"payment": "pay_{n}", {refund}"merchant": "{merchant}", "amount": {n}}}"#);
+        let payload = format!(r#"{{"payment": "pay_{n}", {refund}"merchant": "{merchant}", "amount": {n}}}"#);
         let kind = if refund.is_empty() { "payment.completed" } else { "payment.refunded" };
-        Arc::new(Event::new(PAYMENTS, kind, told).unwrap().key(&merchant).unwrap())
+        Arc::new(Event::new(PAYMENTS, kind, payload).unwrap().key(&merchant).unwrap())
     };
     let unreadable = Event::new(PAYMENTS, "payment.completed", merchant.clone()).unwrap().key(&merchant);
     let [one, two, back] = [event(1, ""), event(2, ""), event(1, r#""refund": "ref_1", "#)];

@@ -20,8 +20,8 @@ pub(crate) struct Service {
 
 const IN_PROGRESS: &str = "IDEMPOTENCY_REQUEST_IN_PROGRESS";
 
-/// Asks until it is not told "in progress": a dead owner's lease has to end, or a commit takes longer than a duplicate
-/// waits.
+/// Asks until the answer is not "in progress": a dead owner's lease has to end, or a commit takes longer than a
+/// duplicate waits.
 pub(crate) fn known(ask: impl Fn() -> Answer) -> Answer {
     let until = Instant::now() + PATIENCE;
     loop {
@@ -29,7 +29,7 @@ pub(crate) fn known(ask: impl Fn() -> Answer) -> Answer {
         if answer.body["code"] != IN_PROGRESS {
             return answer;
         }
-        assert!(Instant::now() < until, "it is in progress for ever");
+        assert!(Instant::now() < until, "it stays in progress");
         thread::sleep(Duration::from_millis(50));
     }
 }

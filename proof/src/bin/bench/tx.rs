@@ -21,13 +21,13 @@ const SCHEMA: &str = "semel_bench_tx";
 const TABLES: &str = "
     CREATE TABLE account (id bigint PRIMARY KEY, cents bigint NOT NULL);
     CREATE TABLE payment (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, account bigint NOT NULL, cents bigint NOT NULL);
-    CREATE TABLE note (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, account bigint NOT NULL, told bytea NOT NULL);
+    CREATE TABLE note (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, account bigint NOT NULL, body bytea NOT NULL);
     INSERT INTO account SELECT n, 0 FROM generate_series(0, 63) n;
 ";
 const UPDATE: &str = "UPDATE account SET cents = cents + $2 WHERE id = $1";
 const INSERT: &str = "INSERT INTO payment (account, cents) VALUES ($1, $2) RETURNING id";
 /// What a service without an outbox would write: the same bytes, in a table of its own.
-const NOTE: &str = "INSERT INTO note (account, told) VALUES ($1, $2)";
+const NOTE: &str = "INSERT INTO note (account, body) VALUES ($1, $2)";
 const ROUNDS: usize = 5;
 
 pub(crate) fn measure(runtime: &Runtime, size: usize, table: &mut Table) -> Result<(), Failed> {
@@ -154,12 +154,12 @@ fn asked(name: &str) -> Result<(Intent, Fingerprint), Failed> {
 }
 
 /// 256 bytes about a payment.
-fn told(payment: i64) -> String {
+fn body(payment: i64) -> String {
     format!("{{\"payment\":{payment},\"note\":\"{:x<220}\"}}", "")
 }
 
 fn event(account: i64, payment: i64) -> Result<Event, Failed> {
-    Ok(Event::new("payments", "payment.completed", told(payment))?.key(&format!("account-{account}"))?)
+    Ok(Event::new("payments", "payment.completed", body(payment))?.key(&format!("account-{account}"))?)
 }
 
 async fn over_sqlx(url: &str, load: Load, table: &mut Table) -> Result<(), Failed> {
@@ -213,7 +213,7 @@ async fn sqlx_pay(pool: &PgPool, account: i64, rows: usize, added: Added, name: 
         Added::Nothing => drop(work(&mut tx).await?),
         Added::Row => {
             let payment = work(&mut tx).await?;
-            sqlx::query(NOTE).bind(account).bind(told(payment).as_bytes()).execute(&mut *tx).await?;
+            sqlx::query(NOTE).bind(account).bind(body(payment).as_bytes()).execute(&mut *tx).await?;
         }
         Added::Once => {
             let (intent, asked) = asked(name)?;
@@ -296,7 +296,7 @@ async fn plain_pay(
         Added::Nothing => drop(work(&tx).await?),
         Added::Row => {
             let payment = work(&tx).await?;
-            tx.execute(&*note, &[&account, &told(payment).as_bytes()]).await?;
+            tx.execute(&*note, &[&account, &body(payment).as_bytes()]).await?;
         }
         Added::Once => {
             let (intent, asked) = asked(name)?;

@@ -42,7 +42,7 @@ pub(crate) fn run(address: &str, load: Load, connections: usize, seconds: usize)
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let refused = text.lines().find_map(|line| line.trim().strip_prefix("Non-2xx or 3xx responses: "));
     let refused: u64 = refused.map_or(Ok(0), str::parse)?;
-    // The first calls of a repeated key may meet: those are told "in progress", as they must be.
+    // The first calls of a repeated key may meet: those are answered "in progress", as they must be.
     let allowed = if matches!(load, Load::Repeated) { 200 } else { 0 };
     if !output.status.success() || refused > allowed || text.contains("Socket errors") {
         return Err(format!("wrk on {url}: {text}{}", String::from_utf8_lossy(&output.stderr)).into());

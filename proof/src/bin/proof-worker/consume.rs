@@ -33,8 +33,8 @@ pub(crate) async fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(2).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     match Box::pin(consume(&args)).await {
-        Ok(told) => {
-            println!("{told}");
+        Ok(line) => {
+            println!("{line}");
             ExitCode::SUCCESS
         }
         Err(error) => {
@@ -210,7 +210,7 @@ impl<S: Source> Source for Early<S> {
     }
 }
 
-/// What the table has to catch: whoever is told that one message is done takes all before it for done.
+/// What the table has to catch: an ack of one message is taken for an ack of all before it.
 struct Past<S> {
     source: S,
     given: Vec<Receipt>,
@@ -248,7 +248,7 @@ impl<S: Source> Source for Past<S> {
     }
 }
 
-/// What the table has to catch: a letter that is written after the broker was told.
+/// What the table has to catch: a dead letter that is written after its message was acked.
 struct Late(PgPool);
 
 impl DeadLetters for Late {

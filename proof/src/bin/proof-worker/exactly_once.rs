@@ -21,8 +21,8 @@ type Failed = Box<dyn std::error::Error + Send + Sync>;
 pub(crate) async fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(2).collect();
     match relay(&args).await {
-        Ok(told) => {
-            println!("{told}");
+        Ok(line) => {
+            println!("{line}");
             ExitCode::SUCCESS
         }
         Err(error) => {
@@ -59,7 +59,7 @@ async fn run(source: impl OutboxReader, [bootstrap, id, positions]: [&String; 3]
         .timeout(Duration::from_secs(5))
         .exactly_once(id)?;
     let options = RelayOptions::default().pause(Duration::from_millis(20), Duration::from_secs(1)).keep_all();
-    let relay = Relay::new(Told(source), sink, options);
+    let relay = Relay::new(Announced(source), sink, options);
     let stop = relay.stop_handle();
     let mut terminate = signal(SignalKind::terminate())?;
     tokio::spawn(async move {
@@ -75,9 +75,9 @@ async fn run(source: impl OutboxReader, [bootstrap, id, positions]: [&String; 3]
 }
 
 /// A source that says what was done.
-struct Told<S>(S);
+struct Announced<S>(S);
 
-impl<S: OutboxReader> OutboxReader for Told<S> {
+impl<S: OutboxReader> OutboxReader for Announced<S> {
     async fn ack(&mut self, settled: &[Settled]) -> Result<(), OutboxReaderError> {
         self.0.ack(settled).await?;
         println!("done");

@@ -1,6 +1,6 @@
 //! The processes that tests start and kill: `proof-worker ROLE …`, one program for all of them.
 //!
-//! Each role says in its file what it takes and what it says. They stop at the points of [`semel::crash`] if they are told to.
+//! Each role says in its file what it takes and what it says. It stops at the points of [`semel::crash`] it is given.
 
 #![recursion_limit = "256"]
 

@@ -1,7 +1,7 @@
 //! A real process under load on any store: killed by tests, and run under another clock.
 //!
 //! `proof-worker party STORE_URL DIR INTENTS LEASE_MS SEED` says `working` and calls until a line comes on stdin; then it drains
-//! and says so. What callers were told, and what happened, is in DIR.
+//! and says so. The answers callers got, and what happened, are in DIR.
 
 use std::path::Path;
 use std::process::ExitCode;

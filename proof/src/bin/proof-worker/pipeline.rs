@@ -2,7 +2,7 @@
 //!
 //! `proof-worker pipeline BROKERS GROUP INPUT FIRST SECOND HOW NAME`, where NAME is a static member's and an instance's name or `-`,
 //! and HOW is `right`, `eager` (all partitions move at once), or one of two mistakes: `outside` (offsets beside the
-//! transaction) and `nameless` (offsets in it, but not as a member of the group). It stops at the points of
+//! transaction) and `anonymous` (offsets in it, but not as a member of the group). It stops at the points of
 //! [`semel::crash`].
 
 use std::process::ExitCode;
@@ -28,8 +28,8 @@ pub(crate) async fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(2).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     match work(&args).await {
-        Ok(told) => {
-            println!("{told}");
+        Ok(line) => {
+            println!("{line}");
             ExitCode::SUCCESS
         }
         Err(error) => {
@@ -45,7 +45,7 @@ async fn work(args: &[&str]) -> Result<String, Wrong> {
     };
     let mut terminate = signal(SignalKind::terminate())?;
     println!("working");
-    if ["outside", "nameless"].contains(&how) {
+    if ["outside", "anonymous"].contains(&how) {
         return wrong(args);
     }
     let mut source = KafkaSource::options(brokers, group)
@@ -95,7 +95,7 @@ fn wrong(args: &[&str]) -> Result<String, Wrong> {
     consumer.set("group.id", group).set("enable.auto.commit", "false").set("auto.offset.reset", "earliest");
     consumer.set("session.timeout.ms", "6000").set("partition.assignment.strategy", "cooperative-sticky");
     // It never joins, so it has neither a name nor a generation.
-    let nobody: BaseConsumer = consumer.create()?;
+    let outsider: BaseConsumer = consumer.create()?;
     if name != "-" {
         consumer.set("group.instance.id", name);
     }
@@ -103,7 +103,7 @@ fn wrong(args: &[&str]) -> Result<String, Wrong> {
     consumer.subscribe(&[input])?;
     let mut producer = config();
     producer.set("transactional.id", format!("{group}-{name}-wrong"));
-    if how == "nameless" {
+    if how == "anonymous" {
         // Who sleeps with its transaction open is not to be relieved of it.
         producer.set("transaction.timeout.ms", "600000");
     }
@@ -140,8 +140,8 @@ fn wrong(args: &[&str]) -> Result<String, Wrong> {
         if how == "outside" {
             consumer.commit(&offsets, CommitMode::Sync)?;
         } else {
-            let nobody = nobody.group_metadata().ok_or("no metadata")?;
-            producer.send_offsets_to_transaction(&offsets, &nobody, PATIENCE)?;
+            let outsider = outsider.group_metadata().ok_or("no metadata")?;
+            producer.send_offsets_to_transaction(&offsets, &outsider, PATIENCE)?;
         }
         point(BEFORE_SINK_COMMIT);
         producer.commit_transaction(PATIENCE)?;

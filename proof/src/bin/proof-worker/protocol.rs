@@ -63,7 +63,7 @@ async fn once(store: &str, ledger: &str, effect: &str, lease_ms: &str, key: &str
             Ok::<_, Failure>("charged".to_owned())
         })
         .await;
-    println!("{}", told(result.map(|reply| (reply.replayed, reply.stored))));
+    println!("{}", result_line(result.map(|reply| (reply.replayed, reply.stored))));
     let drained = pay.guard().drain(DRAIN).await;
     println!("{}", if drained.is_clean() { "drained" } else { "not drained" });
     Ok(())
@@ -76,7 +76,7 @@ fn bare(ledger: &str, key: &str) -> Result<(), Failed> {
     Ok(())
 }
 
-fn told(result: Result<(bool, bool), OnceError>) -> &'static str {
+fn result_line(result: Result<(bool, bool), OnceError>) -> &'static str {
     match result {
         Ok((true, _)) => "replayed",
         Ok((false, true)) => "ran",

@@ -2,7 +2,7 @@
 //!
 //! SOURCE is the URL of a PostgreSQL or MySQL database, or the path of an SQLite file. It says `up` when it has begun, runs
 //! until it is asked to end (SIGTERM) and says what it did, or `stopped: …` with status 1 when a person is needed. It
-//! stops at the points of [`semel::crash`] if it is told to. NAME is what a relay that publishes exactly once is called by
+//! stops at the points of [`semel::crash`] it is given. NAME is what a relay that publishes exactly once is called by
 //! the broker.
 
 use std::process::ExitCode;
@@ -45,7 +45,7 @@ struct Log {
     exactly_once: bool,
     /// Also that of a standby that was promoted.
     following: bool,
-    /// A planted bug: the server is told of what the broker does not have.
+    /// A planted bug: what the broker does not have is acked to the server.
     acked_early: bool,
 }
 
@@ -72,13 +72,13 @@ impl Mode {
     }
 }
 
-/// One thread: whoever stands at a crash point stands there whole, but for what librdkafka has been given.
+/// One thread: at a crash point the whole process stands still, but for what librdkafka has been given.
 #[tokio::main(flavor = "current_thread")]
 pub(crate) async fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(2).collect();
     match Box::pin(relay(&args)).await {
-        Ok(told) => {
-            println!("{told}");
+        Ok(line) => {
+            println!("{line}");
             ExitCode::SUCCESS
         }
         Err(error) => {
@@ -143,7 +143,7 @@ async fn as_it_is(mode: Mode, source: impl OutboxReader, kafka: Kafka<'_>) -> Re
             let relay = relay_of(source, kafka.transactions()?)?;
             println!("up");
             match relay.run_exactly_once().await {
-                Ok(ended) => Ok(told(ended)),
+                Ok(ended) => Ok(summary(ended)),
                 Err(RelayError::Fenced(_)) => Ok("fenced".to_owned()),
                 Err(error) => Err(error.into()),
             }
@@ -176,10 +176,10 @@ async fn naive(url: &str, by: By) -> Result<Naive, Failed> {
 async fn run(source: impl OutboxReader, sink: impl Sink) -> Result<String, Failed> {
     let relay = relay_of(source, sink)?;
     println!("up");
-    Ok(told(relay.run().await?))
+    Ok(summary(relay.run().await?))
 }
 
-fn told(ended: RelayStats) -> String {
+fn summary(ended: RelayStats) -> String {
     format!("confirmed {} parked {} batches {}", ended.confirmed, ended.parked, ended.batches)
 }
 

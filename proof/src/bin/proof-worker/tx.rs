@@ -43,8 +43,8 @@ pub(crate) async fn main() -> ExitCode {
         _ => Err("usage: proof-worker tx once|phases|handle postgres|mysql|sqlite …".into()),
     };
     match done {
-        Ok(told) => {
-            println!("{told}");
+        Ok(line) => {
+            println!("{line}");
             ExitCode::SUCCESS
         }
         Err(error) => {
@@ -85,7 +85,7 @@ fn insert_now(tx: &rusqlite::Connection, name: &str) -> rusqlite::Result<String>
     Ok(name.to_owned())
 }
 
-fn told(replayed: bool) -> &'static str {
+fn result_line(replayed: bool) -> &'static str {
     if replayed { "replayed" } else { "ran" }
 }
 
@@ -98,7 +98,7 @@ async fn once_postgres(url: &str, schema: &str, key: &str) -> Result<&'static st
     point(BEFORE_COMMIT);
     tx.commit().await?;
     point(AFTER_COMMIT);
-    Ok(told(reply.replayed))
+    Ok(result_line(reply.replayed))
 }
 
 async fn once_mysql(url: &str, key: &str) -> Result<&'static str, Failed> {
@@ -110,7 +110,7 @@ async fn once_mysql(url: &str, key: &str) -> Result<&'static str, Failed> {
     point(BEFORE_COMMIT);
     tx.commit().await?;
     point(AFTER_COMMIT);
-    Ok(told(reply.replayed))
+    Ok(result_line(reply.replayed))
 }
 
 fn once_sqlite(path: &str, key: &str) -> Result<&'static str, Failed> {
@@ -121,7 +121,7 @@ fn once_sqlite(path: &str, key: &str) -> Result<&'static str, Failed> {
     point(BEFORE_COMMIT);
     tx.commit()?;
     point(AFTER_COMMIT);
-    Ok(told(reply.replayed))
+    Ok(result_line(reply.replayed))
 }
 
 /// What the matrix has to catch: the outcome is written in another transaction than the rows.
@@ -136,10 +136,10 @@ async fn torn_postgres(url: &str, schema: &str, key: &str) -> Result<&'static st
     .await?;
     point(BEFORE_COMMIT);
     tx.commit().await?;
-    Ok(told(reply.replayed))
+    Ok(result_line(reply.replayed))
 }
 
-/// A message, and the inbox of whoever handles it.
+/// A message, and the inbox of its consumer.
 fn came(key: &str) -> Result<(Inbox, Identity), Failed> {
     Ok((Inbox::new("payer")?, Identity::new("orders", key)?))
 }
@@ -152,7 +152,7 @@ async fn handle_postgres(url: &str, schema: &str, key: &str) -> Result<&'static 
     point(BEFORE_COMMIT);
     tx.commit().await?;
     point(AFTER_COMMIT);
-    Ok(told(handled.is_already()))
+    Ok(result_line(handled.is_already()))
 }
 
 async fn handle_mysql(url: &str, key: &str) -> Result<&'static str, Failed> {
@@ -163,7 +163,7 @@ async fn handle_mysql(url: &str, key: &str) -> Result<&'static str, Failed> {
     point(BEFORE_COMMIT);
     tx.commit().await?;
     point(AFTER_COMMIT);
-    Ok(told(handled.is_already()))
+    Ok(result_line(handled.is_already()))
 }
 
 fn handle_sqlite(path: &str, key: &str) -> Result<&'static str, Failed> {
@@ -174,7 +174,7 @@ fn handle_sqlite(path: &str, key: &str) -> Result<&'static str, Failed> {
     point(BEFORE_COMMIT);
     tx.commit()?;
     point(AFTER_COMMIT);
-    Ok(told(handled.is_already()))
+    Ok(result_line(handled.is_already()))
 }
 
 /// What the matrix has to catch: the mark is committed before the effect.
@@ -190,7 +190,7 @@ async fn torn_mark_postgres(url: &str, schema: &str, key: &str) -> Result<&'stat
     }
     point(BEFORE_COMMIT);
     tx.commit().await?;
-    Ok(told(handled.is_already()))
+    Ok(result_line(handled.is_already()))
 }
 
 async fn phases_postgres(url: &str, schema: &str, key: &str) -> Result<&'static str, Failed> {

@@ -35,12 +35,12 @@ async fn under_way(client: &Client) -> String {
     client.query_one("SELECT pg_current_xact_id()::text", &[]).await.unwrap().get(0)
 }
 
-/// A commit that is in the log before the slot begins, and that nobody sees yet: it waits for a standby. What is told,
-/// up to an event that was committed later.
+/// A commit that is in the log before the slot begins, and that is not visible yet: it waits for a standby. Gives what
+/// is read, up to an event that was committed later.
 async fn seen_late(plant: Option<PlantedBug>) -> Option<Vec<String>> {
     let mut server = alone(Service::Postgres)?;
     server
-        .restart_with(&["-c", "synchronous_commit=local", "-c", "synchronous_standby_names=nobody"])
+        .restart_with(&["-c", "synchronous_commit=local", "-c", "synchronous_standby_names=absent"])
         .unwrap();
     let world = World::on(server.url()).await;
     let (first, second, client) = (world.connect().await, world.connect().await, world.connect().await);
@@ -50,7 +50,7 @@ async fn seen_late(plant: Option<PlantedBug>) -> Option<Vec<String>> {
         options = options.plant(plant);
     }
     let mut source = options.open().await.unwrap().source();
-    // A slot is made in two steps. Each waits for who was under way when it began, and for nobody else.
+    // A slot is made in two steps. Each waits only for the transactions under way when it began.
     let waited_for = async |xid: &str| {
         let ask = format!("SELECT FROM pg_locks WHERE NOT granted AND transactionid::text = '{xid}'");
         !client.query(&ask, &[]).await.unwrap().is_empty()
@@ -77,9 +77,9 @@ async fn seen_late(plant: Option<PlantedBug>) -> Option<Vec<String>> {
     .await;
     second.batch_execute("COMMIT").await.unwrap();
     until("the slot is there", async || world.slot("confirmed_flush_lsn").await.is_some()).await;
-    let mut told = Vec::new();
+    let mut read = Vec::new();
     if plant.is_some() {
-        told = drained(&mut source, 1).await;
+        read = drained(&mut source, 1).await;
     } else {
         for _ in 0..20 {
             nothing(&mut source).await;
@@ -89,22 +89,22 @@ async fn seen_late(plant: Option<PlantedBug>) -> Option<Vec<String>> {
     client.execute("SELECT pg_cancel_backend($1)", &[&pid]).await.unwrap();
     late.await.unwrap();
     client.batch_execute(&insert("a", "last")).await.unwrap();
-    while told.last().is_none_or(|last| last != "last") {
-        told.extend(drained(&mut source, 1).await);
+    while read.last().is_none_or(|last| last != "last") {
+        read.extend(drained(&mut source, 1).await);
     }
     source.release().await.unwrap();
     world.end().await;
-    Some(told)
+    Some(read)
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_commit_before_the_slot_that_is_seen_late_is_not_lost() {
-    let Some(told) = seen_late(None).await else { return };
-    assert_eq!(told, ["0", "late", "last"]);
+    let Some(read) = seen_late(None).await else { return };
+    assert_eq!(read, ["0", "late", "last"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn reading_the_table_at_once_is_caught_losing_it() {
-    let Some(told) = seen_late(Some(PlantedBug::AdoptAtOnce)).await else { return };
-    assert_eq!(told, ["0", "last"]);
+    let Some(read) = seen_late(Some(PlantedBug::AdoptAtOnce)).await else { return };
+    assert_eq!(read, ["0", "last"]);
 }

@@ -13,7 +13,7 @@ use crate::relay::sink::TestSink;
 
 const KEYS: u32 = 5;
 
-/// Writes to all keys until told to stop, several events a transaction, some of them rolled back. Gives how many of
+/// Writes to all keys until stopped, several events a transaction, some of them rolled back. Gives how many of
 /// each key were committed.
 async fn write(world: &World, part: u32, mut rng: fastrand::Rng, stop: Arc<AtomicBool>) -> u32 {
     let client = world.connect().await;

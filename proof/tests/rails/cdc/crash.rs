@@ -18,35 +18,35 @@ async fn stopped_within(world: &World, options: CdcOutboxOptions) -> Vec<String>
     let outbox = options.batch_max(4, 1 << 20).open().await.unwrap();
     let mut source = outbox.source();
     client.batch_execute(&insert("a", "before")).await.unwrap();
-    let mut told = drained(&mut source, 1).await;
+    let mut read = drained(&mut source, 1).await;
     client.batch_execute(&transaction(0..10)).await.unwrap();
-    told.extend(drained(&mut source, 4).await);
+    read.extend(drained(&mut source, 4).await);
     source.release().await.unwrap();
     client.batch_execute(&insert("a", "after")).await.unwrap();
     let mut source = outbox.source();
-    while told.last().is_none_or(|last| last != "after") {
-        told.extend(drained(&mut source, 1).await);
+    while read.last().is_none_or(|last| last != "after") {
+        read.extend(drained(&mut source, 1).await);
     }
     source.release().await.unwrap();
-    told
+    read
 }
 
 #[tokio::test]
-async fn events_of_one_commit_are_told_apart() {
+async fn events_of_one_commit_are_distinguished() {
     let Some(world) = World::new().await else { return };
-    let told = Box::pin(stopped_within(&world, world.options())).await;
+    let read = Box::pin(stopped_within(&world, world.options())).await;
     let mut expected = vec!["before".to_owned()];
     expected.extend((0..10).map(|n| n.to_string()));
     expected.push("after".into());
-    assert_eq!(told, expected);
+    assert_eq!(read, expected);
     world.end().await;
 }
 
 #[tokio::test]
 async fn a_place_that_is_only_a_commit_is_caught_losing_the_rest_of_it() {
     let Some(world) = World::new().await else { return };
-    let told = Box::pin(stopped_within(&world, world.options().plant(PlantedBug::CommitOnly))).await;
-    assert_eq!(told, ["before", "0", "1", "2", "3", "after"]);
+    let read = Box::pin(stopped_within(&world, world.options().plant(PlantedBug::CommitOnly))).await;
+    assert_eq!(read, ["before", "0", "1", "2", "3", "after"]);
     world.end().await;
 }
 
@@ -56,10 +56,10 @@ async fn died_with_a_batch(world: &World, options: CdcOutboxOptions) -> Vec<Stri
     let outbox = options.checkpoint_interval(Duration::from_millis(1)).open().await.unwrap();
     let mut source = outbox.source();
     client.batch_execute(&insert("a", "0")).await.unwrap();
-    let mut told = drained(&mut source, 1).await;
+    let mut read = drained(&mut source, 1).await;
     client.batch_execute(&insert("a", "1")).await.unwrap();
     assert_eq!(texts(&batch(&mut source).await), ["1"]);
-    // It is kept for a while, and the server told that we live.
+    // It is kept for a while, with a keepalive to the server.
     for _ in 0..3 {
         source.renew_lease().await.unwrap();
     }
@@ -67,19 +67,19 @@ async fn died_with_a_batch(world: &World, options: CdcOutboxOptions) -> Vec<Stri
     world.lease_over().await;
     client.batch_execute(&insert("a", "2")).await.unwrap();
     let mut source = outbox.source();
-    while told.last().is_none_or(|last| last != "2") {
-        told.extend(drained(&mut source, 1).await);
+    while read.last().is_none_or(|last| last != "2") {
+        read.extend(drained(&mut source, 1).await);
     }
     source.release().await.unwrap();
-    told
+    read
 }
 
 #[tokio::test]
 async fn what_was_not_confirmed_comes_again() {
     let Some(world) = World::new().await else { return };
-    let told = Box::pin(died_with_a_batch(&world, world.options())).await;
+    let read = Box::pin(died_with_a_batch(&world, world.options())).await;
     // Nothing was lost. What was confirmed just before may come again.
-    assert_eq!(told.iter().filter(|text| *text != "0").collect::<Vec<_>>(), ["1", "2"]);
+    assert_eq!(read.iter().filter(|text| *text != "0").collect::<Vec<_>>(), ["1", "2"]);
     world.end().await;
 }
 
@@ -87,8 +87,8 @@ async fn what_was_not_confirmed_comes_again() {
 async fn acknowledging_what_is_not_confirmed_is_caught_losing_it() {
     let Some(world) = World::new().await else { return };
     let options = world.options().plant(PlantedBug::AckUnconfirmed);
-    let told = Box::pin(died_with_a_batch(&world, options)).await;
-    assert_eq!(told, ["0", "2"]);
+    let read = Box::pin(died_with_a_batch(&world, options)).await;
+    assert_eq!(read, ["0", "2"]);
     world.end().await;
 }
 
@@ -171,7 +171,7 @@ async fn an_idle_outbox_beside_a_busy_database_holds_no_log() {
 
 /// What is kept for the slot begins with the oldest transaction that is under way, not with what was confirmed last.
 #[tokio::test]
-async fn what_the_server_keeps_is_told_as_the_server_has_it() {
+async fn what_the_server_keeps_is_reported_as_the_server_has_it() {
     let Some(world) = World::new().await else { return };
     let (client, open) = (world.connect().await, world.connect().await);
     let mut source = world.outbox().await.source();
@@ -188,9 +188,9 @@ async fn what_the_server_keeps_is_told_as_the_server_has_it() {
                 FROM pg_replication_slots WHERE slot_name = $1::text::name";
     let kept: i64 = client.query_one(kept, &[&world.name]).await.unwrap().get(0);
     assert!(kept > 2_000_000, "{kept}");
-    let told = source.lag().await.unwrap().bytes.unwrap();
+    let reported = source.lag().await.unwrap().bytes.unwrap();
     // It may have come forward since, but not beyond what is open.
-    assert!(told > 2_000_000, "the server keeps {kept} bytes, and {told} are told");
+    assert!(reported > 2_000_000, "the server keeps {kept} bytes, and {reported} are reported");
     open.batch_execute("COMMIT").await.unwrap();
     source.release().await.unwrap();
     world.end().await;

@@ -86,7 +86,7 @@ async fn round(seed: u64) {
     let Some(world) = World::new().await else { return };
     let mut rng = fastrand::Rng::with_seed(seed);
     let client = world.connect().await;
-    let desk = PostgresOutbox::open(&world.url()).await.unwrap();
+    let admin = PostgresOutbox::open(&world.url()).await.unwrap();
     let options = world.options().batch_max(5, 1 << 20).retry_after(Duration::from_millis(30));
     let outbox = options.clone().lease(Duration::from_millis(300)).open().await.unwrap();
     let broker = Broker::new();
@@ -121,7 +121,7 @@ async fn round(seed: u64) {
                 let _ = relay.task.await;
                 relays.push(start(&outbox, &broker));
             }
-            1 => drop(desk.retry(None).await.unwrap()),
+            1 => drop(admin.retry(None).await.unwrap()),
             2 => tokio::time::sleep(Duration::from_millis(rng.u64(1..200))).await,
             _ => {}
         }
@@ -147,13 +147,13 @@ async fn round(seed: u64) {
     let relays = vec![start(&outbox, &broker), start(&outbox, &broker)];
     let (all, relays) = (appended.len(), Arc::new(tokio::sync::Mutex::new(relays)));
     until("everything is published", async || {
-        desk.retry(None).await.unwrap();
+        admin.retry(None).await.unwrap();
         let mut relays = relays.lock().await;
         if let Some(at) = relays.iter().position(|relay| relay.task.is_finished()) {
             relays.swap_remove(at);
             relays.push(start(&outbox, &broker));
         }
-        broker.state().seen.len() >= all && desk.parked(None, 1).await.unwrap().is_empty()
+        broker.state().seen.len() >= all && admin.parked(None, 1).await.unwrap().is_empty()
     })
     .await;
     for relay in Arc::into_inner(relays).unwrap().into_inner() {

@@ -27,15 +27,15 @@ async fn a_large_transaction_is_read_piece_by_piece() {
     );
     client.batch_execute(&fill).await.unwrap();
     let before = resident_kib();
-    let (mut told, mut most) = (0, 0);
-    while told < events {
+    let (mut count, mut most) = (0, 0);
+    while count < events {
         let batch = batch(&mut source).await;
         let bytes: usize = batch.events.iter().map(|pending| pending.event.payload().len()).sum();
         assert!(batch.events.len() <= 500 && bytes <= (1 << 20) + 4096, "{} {bytes}", batch.events.len());
         for pending in &batch.events {
-            told += 1;
+            count += 1;
             let text = std::str::from_utf8(pending.event.payload()).unwrap();
-            assert_eq!(text.trim_start_matches('0').parse::<u64>().unwrap(), told);
+            assert_eq!(text.trim_start_matches('0').parse::<u64>().unwrap(), count);
         }
         most = most.max(resident_kib().saturating_sub(before));
         source.ack(&vec![Settled::Confirmed; batch.events.len()]).await.unwrap();

@@ -47,9 +47,9 @@ async fn a_promotion_is_followed_from_the_table_where_that_is_wanted() {
     let Some(world) = World::new().await else { return };
     changed(&world, ANOTHER_TIMELINE).await;
     let mut source = world.options().follow_promotions(true).open().await.unwrap().source();
-    let mut told = Vec::new();
-    while told.last().is_none_or(|last| last != "3") {
-        told.extend(drained(&mut source, 1).await);
+    let mut texts = Vec::new();
+    while texts.last().is_none_or(|last| last != "3") {
+        texts.extend(drained(&mut source, 1).await);
     }
     source.release().await.unwrap();
     world.end().await;
@@ -87,8 +87,8 @@ async fn a_server_that_was_set_back_while_it_was_read_stops_the_relay() {
     }
     server.kill().unwrap();
     older.start().unwrap();
-    let told = refusal(&mut source).await;
-    assert!(told.to_string().contains("set back"), "{told}");
+    let error = refusal(&mut source).await;
+    assert!(error.to_string().contains("set back"), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

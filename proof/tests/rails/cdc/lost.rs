@@ -33,7 +33,7 @@ async fn a_dropped_slot_is_made_anew_and_the_table_has_the_rest() {
     fill(&world, 10..20).await;
     sink.wait_for(20).await;
     relay.stop().await;
-    // While nobody does.
+    // While no relay runs.
     drop_slot(&connect(&world.url).await, &world.name).await;
     fill(&world, 20..30).await;
     let relay = Running::start(world.outbox().await.source(), &sink, quick());
@@ -97,8 +97,8 @@ async fn a_relay_that_dies_while_it_reads_the_table_goes_on_there() {
     world.lease_over().await;
     fill(&world, 12..16).await;
     let mut source = outbox.source();
-    let told = drained(&mut source, 12).await;
-    assert_eq!(told, (4..16).map(|n| n.to_string()).collect::<Vec<_>>());
+    let texts = drained(&mut source, 12).await;
+    assert_eq!(texts, (4..16).map(|n| n.to_string()).collect::<Vec<_>>());
     source.release().await.unwrap();
     world.end().await;
 }
@@ -127,11 +127,11 @@ async fn a_slot_that_holds_too_much_is_let_go_and_nothing_is_lost() {
     let mut source = source.lock().await;
     fill(&world, 3..5).await;
     source.ack(&[Settled::Confirmed]).await.unwrap();
-    let mut told = Vec::new();
-    while told.last().is_none_or(|last| last != "4") {
-        told.extend(drained(&mut *source, 1).await);
+    let mut texts = Vec::new();
+    while texts.last().is_none_or(|last| last != "4") {
+        texts.extend(drained(&mut *source, 1).await);
     }
-    assert!(told.ends_with(&["3".to_owned(), "4".to_owned()]), "{told:?}");
+    assert!(texts.ends_with(&["3".to_owned(), "4".to_owned()]), "{texts:?}");
     source.release().await.unwrap();
     drop(source);
     world.end().await;
@@ -256,9 +256,9 @@ async fn a_relay_that_dies_while_its_slot_is_being_made_leaves_nothing_half_made
     .await;
     held.batch_execute("COMMIT").await.unwrap();
     let mut second = second.lock().await;
-    let mut told = drained(&mut *second, 3).await;
-    told.sort_unstable();
-    assert_eq!(told, ["0", "1", "held"]);
+    let mut texts = drained(&mut *second, 3).await;
+    texts.sort_unstable();
+    assert_eq!(texts, ["0", "1", "held"]);
     let row = client.query_one("SELECT acked > '0/0' FROM semel_outbox_slot", &[]).await.unwrap();
     assert!(row.get::<_, bool>(0));
     second.release().await.unwrap();

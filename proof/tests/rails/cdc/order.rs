@@ -17,7 +17,7 @@ async fn what_is_committed_comes_in_the_order_of_the_commits() {
     let (slow, client) = (world.connect().await, world.connect().await);
     client.batch_execute(&insert("a", "first")).await.unwrap();
     sink.wait_for(1).await;
-    // The lower number commits later; nobody waits for it.
+    // The lower number commits later; it is not waited for.
     slow.batch_execute(&format!("BEGIN; {}", insert("b", "late"))).await.unwrap();
     for n in 0..20 {
         client.batch_execute(&insert("a", &n.to_string())).await.unwrap();
@@ -40,7 +40,7 @@ async fn what_is_committed_comes_in_the_order_of_the_commits() {
 }
 
 #[tokio::test]
-async fn what_was_rolled_back_is_never_told_not_even_to_a_savepoint() {
+async fn what_was_rolled_back_is_never_published_not_even_to_a_savepoint() {
     let Some(world) = World::new().await else { return };
     let client = world.connect().await;
     let mut source = world.outbox().await.source();
@@ -69,12 +69,12 @@ async fn what_was_there_before_the_slot_comes_first_and_once() {
         client.batch_execute(&insert("a", &n.to_string())).await.unwrap();
     }
     let mut source = world.options().batch_max(4, 1 << 20).open().await.unwrap().source();
-    let mut told = drained(&mut source, 4).await;
+    let mut texts = drained(&mut source, 4).await;
     for n in 10..20 {
         client.batch_execute(&insert("a", &n.to_string())).await.unwrap();
     }
-    told.extend(drained(&mut source, 16).await);
-    assert_eq!(told, numbers(0..20));
+    texts.extend(drained(&mut source, 16).await);
+    assert_eq!(texts, numbers(0..20));
     source.release().await.unwrap();
     world.end().await;
 }

@@ -40,13 +40,13 @@ async fn nothing_up_to_the_position_comes_but_what_was_left_out() {
     let options = world.options().batch_max(4, 1 << 20);
     let mut source = options.open().await.unwrap().source();
     source.resume(Some(&SinkCheckpoint { position, left_out })).await.unwrap();
-    let mut told = Vec::new();
-    while told.last().is_none_or(|last| last != "9") {
+    let mut read = Vec::new();
+    while read.last().is_none_or(|last| last != "9") {
         let batch = batch(&mut source).await;
-        told.extend(texts(&batch));
+        read.extend(texts(&batch));
         source.ack(&vec![Settled::Confirmed; batch.events.len()]).await.unwrap();
     }
-    assert_eq!(told, ["6", "8", "9"]);
+    assert_eq!(read, ["6", "8", "9"]);
     source.release().await.unwrap();
     world.end().await;
 }
@@ -75,7 +75,7 @@ async fn in_doubt_the_batch_is_formed_anew() {
 #[tokio::test]
 async fn a_parked_event_that_the_sink_has_is_not_tried_again() {
     let Some(world) = World::new().await else { return };
-    let desk = PostgresOutbox::open(&world.url()).await.unwrap();
+    let admin = PostgresOutbox::open(&world.url()).await.unwrap();
     let mut source = streaming(&world).await;
     world.connect().await.batch_execute(&transaction(0..1)).await.unwrap();
     assert_eq!(texts(&batch(&mut source).await), ["0"]);
@@ -85,7 +85,7 @@ async fn a_parked_event_that_the_sink_has_is_not_tried_again() {
     let held = batch(&mut source).await;
     assert_eq!(held.events.iter().map(|pending| pending.held).collect::<Vec<_>>(), [true, false]);
     source.ack(&[Settled::Held, Settled::Confirmed]).await.unwrap();
-    desk.retry(None).await.unwrap();
+    admin.retry(None).await.unwrap();
     let retried = batch(&mut source).await;
     assert_eq!(texts(&retried), ["0", "3"]);
     // The sink has the first of them, and the relay dies.
@@ -97,7 +97,7 @@ async fn a_parked_event_that_the_sink_has_is_not_tried_again() {
     source.resume(Some(&reached)).await.unwrap();
     assert_eq!(texts(&batch(&mut source).await), ["3"]);
     source.ack(&[Settled::Confirmed]).await.unwrap();
-    assert!(desk.parked(None, 10).await.unwrap().is_empty());
+    assert!(admin.parked(None, 10).await.unwrap().is_empty());
     source.release().await.unwrap();
     world.end().await;
 }

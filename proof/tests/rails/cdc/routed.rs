@@ -22,7 +22,7 @@ async fn rows_that_are_deleted_at_once_are_relayed() {
     let Some(world) = World::new().await else { return };
     let client = world.connect().await;
     client.batch_execute(TABLE).await.unwrap();
-    // Before the slot: nobody was told to look.
+    // Before the slot: not relayed.
     client.batch_execute(&insert("k", 0)).await.unwrap();
     let outbox = world.options().table(RoutedTable::debezium("outbox")).open().await.unwrap();
     let sink = TestSink::default();
@@ -117,17 +117,17 @@ async fn a_connector_s_slot_and_publication_are_taken_over_where_it_stopped() {
     let mut source = world.options().create(false).table(table).open().await.unwrap().source();
     let first = batch(&mut source).await;
     assert_eq!(first.events[0].event.topic(), "events-order");
-    let mut told = crate::cdc::world::texts(&first);
+    let mut texts = crate::cdc::world::texts(&first);
     source.ack(&vec![Settled::Confirmed; first.events.len()]).await.unwrap();
-    while told.len() < 3 {
-        told.extend(drained(&mut source, 1).await);
+    while texts.len() < 3 {
+        texts.extend(drained(&mut source, 1).await);
     }
-    assert_eq!(told, ["{\"n\": 1}", "{\"n\": 2}", "{\"n\": 3}"]);
+    assert_eq!(texts, ["{\"n\": 1}", "{\"n\": 2}", "{\"n\": 3}"]);
     source.release().await.unwrap();
     world.end().await;
 }
 
-/// Rows come under the names of the partitions then, which nobody told of: all would be taken for strangers' and let go.
+/// Rows come under the names of the partitions then, which are not configured: all would be skipped as foreign.
 #[tokio::test]
 async fn a_publication_that_names_partitions_instead_of_the_table_is_refused() {
     let Some(world) = World::new().await else { return };

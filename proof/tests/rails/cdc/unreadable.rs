@@ -23,11 +23,11 @@ async fn in_a_database_of_any_bytes() {
     client.batch_execute(&ODD_ROW.replace("'odd'", "'other'")).await.unwrap();
     client.batch_execute(&format!("{}{}", insert("other", "behind"), insert("a", "a2"))).await.unwrap();
     sink.wait_for(2).await;
-    let desk = PostgresOutbox::open(&world.url()).await.unwrap();
-    until("three are parked", async || desk.parked(None, 10).await.unwrap().len() == 3).await;
-    let parked = desk.parked(None, 10).await.unwrap();
-    let told: Vec<(&str, bool)> = parked.iter().map(|one| (one.key.as_str(), one.error.is_some())).collect();
-    assert_eq!(told, [("odd", true), ("other", true), ("other", false)]);
+    let admin = PostgresOutbox::open(&world.url()).await.unwrap();
+    until("three are parked", async || admin.parked(None, 10).await.unwrap().len() == 3).await;
+    let parked = admin.parked(None, 10).await.unwrap();
+    let keys: Vec<(&str, bool)> = parked.iter().map(|one| (one.key.as_str(), one.error.is_some())).collect();
+    assert_eq!(keys, [("odd", true), ("other", true), ("other", false)]);
     for error in parked.iter().filter_map(|one| one.error.as_ref()) {
         assert!(error.contains("topic") && error.contains("not UTF-8") && error.contains("74ff"), "{error}");
     }
@@ -54,9 +54,9 @@ async fn also_in_a_table_of_another_kind() {
             VALUES (convert_from('\\x74ff', 'SQL_ASCII'), 'odd', 'made', 'odd'), ('t', 'a', 'made', 'a1')";
     client.batch_execute(rows).await.unwrap();
     sink.wait_for(1).await;
-    let desk = PostgresOutbox::open(&world.url()).await.unwrap();
-    until("one is parked", async || desk.parked(None, 10).await.unwrap().len() == 1).await;
-    assert!(desk.parked(None, 10).await.unwrap()[0].error.as_ref().unwrap().contains("not UTF-8"));
+    let admin = PostgresOutbox::open(&world.url()).await.unwrap();
+    until("one is parked", async || admin.parked(None, 10).await.unwrap().len() == 1).await;
+    assert!(admin.parked(None, 10).await.unwrap()[0].error.as_ref().unwrap().contains("not UTF-8"));
     relay.stop().await;
     world.end().await;
     drop_database(server.url(), &url).await;

@@ -17,7 +17,7 @@ use tokio_postgres::Client;
 
 use crate::relay::sink::{TestSink, text};
 
-/// So long that a busy machine does not have it lost. Nobody waits for its end: see [`World::lease_over`].
+/// So long that a busy machine does not have it lost. No test waits for its end: see [`World::lease_over`].
 pub const LEASE: Duration = Duration::from_secs(20);
 /// Appended to a URL: a busy server takes longer than usual to greet.
 pub const PATIENT: &str = "&connect_timeout=60s";
@@ -119,7 +119,7 @@ impl World {
     }
 }
 
-/// Drops a slot, and whoever reads it.
+/// Drops a slot, and ends its reader.
 pub async fn drop_slot(client: &Client, name: &str) {
     let until = Instant::now() + SOON;
     while Instant::now() < until {
@@ -221,7 +221,7 @@ pub async fn nothing(source: &mut impl OutboxReader) {
     }
 }
 
-/// Looks until it is told that looking on is in vain, and why.
+/// Polls until the source refuses for good, and gives its reason.
 pub async fn refusal(source: &mut impl OutboxReader) -> OutboxReaderError {
     let until = Instant::now() + SOON;
     while Instant::now() < until {
@@ -241,16 +241,16 @@ pub fn texts(batch: &Batch) -> Vec<String> {
 
 /// Batches, each done at once, until so many events have come.
 pub async fn drained(source: &mut impl OutboxReader, events: usize) -> Vec<String> {
-    let mut told = Vec::new();
-    while told.len() < events {
+    let mut read = Vec::new();
+    while read.len() < events {
         let batch = batch(source).await;
         match source.ack(&vec![Settled::Confirmed; batch.events.len()]).await {
-            Ok(()) => told.extend(texts(&batch)),
+            Ok(()) => read.extend(texts(&batch)),
             // A busy machine was too slow to keep its lease: it comes again.
             Err(error) => assert!(error.may_retry(), "{error}"),
         }
     }
-    told
+    read
 }
 
 /// Looks until it is so.

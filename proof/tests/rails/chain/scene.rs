@@ -14,7 +14,7 @@ use testkit::child::Child;
 use testkit::services::{Alone, Cluster, Service, alone, require};
 
 use crate::chain::SOON;
-use crate::relay_chaos::judge::{Ledger, Told, Verdict, judge};
+use crate::relay_chaos::judge::{Counted, Ledger, Verdict, judge};
 use crate::relay_chaos::load::{Database, KEYS, Load, WRITERS};
 
 const PARTITIONS: i32 = 3;
@@ -67,7 +67,7 @@ impl Scene {
         Load::start(&Database::Postgres(self.pool.clone()), &self.topic)
     }
 
-    /// A relay that stops where it is told to.
+    /// A relay that stops at this crash point.
     pub fn relay(&self, crash_at: Option<&str>) -> Child {
         let mut command = Command::new(env!("CARGO_BIN_EXE_proof-worker"));
         command.arg("relay");
@@ -76,7 +76,7 @@ impl Scene {
         begun(Child::spawn(command, crash_at).unwrap(), "up")
     }
 
-    /// A consumer that stops where it is told to. It has its partitions back at once after a crash.
+    /// A consumer that stops at this crash point. It has its partitions back at once after a crash.
     pub fn consumer(&self, crash_at: Option<&str>) -> Child {
         let mut command = Command::new(env!("CARGO_BIN_EXE_proof-worker"));
         command.arg("consume");
@@ -144,13 +144,15 @@ impl Scene {
     }
 
     async fn judge(&self, ledger: &Ledger) -> Verdict {
-        let told = |id: String, key: String, n: i64| Told { id, key, n: n.unsigned_abs() };
+        let counted = |id: String, key: String, n: i64| Counted { id, key, n: n.unsigned_abs() };
         let look = "SELECT id::text, key, convert_from(payload, 'UTF8')::bigint FROM semel_outbox";
         let table = sqlx::query(look).fetch_all(&self.pool).await.unwrap();
-        let table: Vec<Told> = table.iter().map(|row| told(row.get(0), row.get(1), row.get(2))).collect();
+        let table: Vec<Counted> =
+            table.iter().map(|row| counted(row.get(0), row.get(1), row.get(2))).collect();
         let look = "SELECT id, key, n::bigint FROM effect ORDER BY seq";
         let effects = sqlx::query(look).fetch_all(&self.pool).await.unwrap();
-        let effects: Vec<Told> = effects.iter().map(|row| told(row.get(0), row.get(1), row.get(2))).collect();
+        let effects: Vec<Counted> =
+            effects.iter().map(|row| counted(row.get(0), row.get(1), row.get(2))).collect();
         let verdict = judge(&table, ledger, &effects);
         println!("{verdict}\nfigures: {} events, {} effects", table.len(), effects.len());
         verdict

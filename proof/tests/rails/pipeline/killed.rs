@@ -31,7 +31,7 @@ async fn killed_at_every_point_each_message_is_transformed_once() {
 /// With a name that was made up, what was left open is ended by the broker only, and waited for.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "prove: waits for the broker's transaction timeout"]
-async fn what_a_nameless_process_left_open_is_waited_for() {
+async fn what_an_unnamed_process_left_open_is_waited_for() {
     let Some(kafka) = require(Service::Kafka) else { return };
     let mut scene = Scene::new(kafka.url()).await;
     scene.publish(500).await;
@@ -92,8 +92,8 @@ async fn who_finds_another_under_its_name_stops() {
     first.go().unwrap();
     let ended = first.wait(SOON).unwrap();
     assert!(!ended.status.success(), "{ended:?}");
-    let told = ended.stderr.join("\n");
-    assert!(told.contains("instance name of its own") || told.contains("fenced"), "{told}");
+    let said = ended.stderr.join("\n");
+    assert!(said.contains("its own instance name") || said.contains("fenced"), "{said}");
     stop(second);
     assert_eq!(scene.judge().await, Vec::<String>::new());
 }

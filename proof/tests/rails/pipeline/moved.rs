@@ -59,7 +59,7 @@ async fn given_away(how: &str, at: &str) {
             return;
         }
     }
-    panic!("nobody polled while the transaction was open");
+    panic!("the consumer was not polled while the transaction was open");
 }
 
 /// The broker has not taken the offsets: they are a former member's, and what it keeps is tried again.
@@ -125,7 +125,7 @@ async fn a_zombie_before_its_transaction_is_fenced_and_comes_back() {
     assert_eq!(wrong, Vec::<String>::new());
 }
 
-/// Its offsets are pending: whoever gets its partitions waits until the broker has ended its transaction.
+/// Its offsets are pending: the consumer that gets its partitions waits until the broker has ended its transaction.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "prove: waits for the broker's transaction timeout"]
 async fn a_zombie_with_its_offsets_pending_is_waited_for() {

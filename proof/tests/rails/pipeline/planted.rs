@@ -31,7 +31,7 @@ async fn offsets_that_are_committed_outside_of_the_transaction_lose_messages() {
 
 /// Slow: the group has to notice that its member stands still.
 #[tokio::test(flavor = "multi_thread")]
-async fn offsets_that_are_committed_as_nobody_let_a_zombie_publish_twice() {
-    let Some(wrong) = zombie("nameless", BEFORE_OFFSETS).await else { return };
+async fn offsets_that_are_committed_without_a_member_let_a_zombie_publish_twice() {
+    let Some(wrong) = zombie("anonymous", BEFORE_OFFSETS).await else { return };
     assert!(!wrong.is_empty(), "the zombie was not fenced, and yet all is well");
 }

@@ -64,13 +64,13 @@ async fn poison_goes_to_the_dead_letters_and_nothing_else_does() {
     scene.behind_at_most(0).await;
     stop.stop();
     let ended = running.await.unwrap().unwrap();
-    assert_eq!((ended.messages, ended.outputs, ended.buried), (702, 1_402, 2));
+    assert_eq!((ended.messages, ended.outputs, ended.dead_letters), (702, 1_402, 2));
     assert_eq!(scene.judge().await, Vec::<String>::new());
     let ask = || console_consumer_shown(&scene.brokers, &scene.dead(), 3);
     let mut dead = asked_until(ask, |dead| dead.len() >= 2).unwrap();
     dead.sort_by(|a, b| a.value.cmp(&b.value));
-    let told: Vec<_> = dead.iter().map(|dead| (dead.key.as_str(), dead.value.as_str())).collect();
-    assert_eq!(told, [("k3", "poison-1"), ("k9", "poison-2")]);
+    let letters: Vec<_> = dead.iter().map(|dead| (dead.key.as_str(), dead.value.as_str())).collect();
+    assert_eq!(letters, [("k3", "poison-1"), ("k9", "poison-2")]);
     assert_eq!(dead[0].header(DEAD_ERROR), Some("it is poison"));
     assert!(dead[0].header(DEAD_PLACE).is_some_and(|place| place.starts_with(&scene.input())));
 }
@@ -85,8 +85,8 @@ async fn without_a_place_for_poison_it_stops_at_it_and_has_committed_what_is_bef
     let pipeline = Pipeline::new(source(&scene), sink, both(&scene), options()).unwrap();
     let error = tokio::time::timeout(SOON, pipeline.run()).await.unwrap().unwrap_err();
     assert!(matches!(error, PipelineError::Poison { .. }), "{error:?}");
-    let told = error.to_string();
-    assert!(told.contains("it is poison") && told.contains(&scene.input()), "{told}");
+    let text = error.to_string();
+    assert!(text.contains("it is poison") && text.contains(&scene.input()), "{text}");
     assert!(scene.behind() >= 1, "the poison is not committed");
 }
 
@@ -104,7 +104,7 @@ async fn when_all_fail_it_stops_before_all_are_dead_letters() {
     assert_eq!(scene.behind(), 97);
 }
 
-/// An output that Kafka does not take is the fault of the message it was made of; what is later is nobody's.
+/// An output that Kafka does not take is the fault of the message it was made of; an outage is no message's.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refused_output_is_poison_and_an_outage_is_not() {
     let Some(kafka) = require(Service::Kafka) else { return };
@@ -142,7 +142,7 @@ async fn a_refused_output_is_poison_and_an_outage_is_not() {
     down.store(false, Ordering::Relaxed);
     scene.behind_at_most(0).await;
     stop.stop();
-    assert_eq!(running.await.unwrap().unwrap().buried, 1);
+    assert_eq!(running.await.unwrap().unwrap().dead_letters, 1);
     assert_eq!(scene.judge().await, Vec::<String>::new());
 }
 
@@ -175,7 +175,7 @@ async fn a_refused_output_spoils_no_transaction_after_its_own() {
     scene.behind_at_most(0).await;
     stop.stop();
     let ended = running.await.unwrap().unwrap();
-    assert_eq!((ended.messages, ended.buried, ended.aborted), (44, 1, 1), "{ended:?}");
+    assert_eq!((ended.messages, ended.dead_letters, ended.aborted), (44, 1, 1), "{ended:?}");
     assert_eq!(scene.judge().await, Vec::<String>::new());
 }
 
@@ -210,7 +210,7 @@ async fn an_output_that_is_refused_while_others_are_queued_is_found() {
     scene.behind_at_most(0).await;
     stop.stop();
     let ended = running.await.unwrap().unwrap();
-    assert_eq!((ended.messages, ended.buried), (124, 1), "{ended:?}");
+    assert_eq!((ended.messages, ended.dead_letters), (124, 1), "{ended:?}");
     assert_eq!(scene.judge().await, Vec::<String>::new());
 }
 

@@ -22,7 +22,7 @@ async fn write(pool: &PgPool) {
     keys.dedup();
     let mut tx = pool.begin().await.unwrap();
     if fastrand::bool() {
-        // Older than whoever has the lock before it.
+        // Older than the holder of the lock before it.
         tx.execute("SELECT pg_current_xact_id()").await.unwrap();
     }
     let mut events = Vec::new();
@@ -109,11 +109,11 @@ async fn nothing_is_lost_and_nothing_is_overtaken() {
     let begun = Instant::now();
     sink.wait_for(usize::try_from(committed.values().sum::<i64>()).unwrap()).await;
     relay.stop().await;
-    let told = sink.first_of_each();
+    let by_key = sink.first_of_each();
     assert!(committed.values().sum::<i64>() > 500, "{committed:?}");
-    assert_eq!(told.len(), committed.len());
+    assert_eq!(by_key.len(), committed.len());
     for (key, n) in &committed {
-        assert_eq!(told[key], (1..=*n).map(|n| n.to_string()).collect::<Vec<_>>(), "{key}");
+        assert_eq!(by_key[key], (1..=*n).map(|n| n.to_string()).collect::<Vec<_>>(), "{key}");
     }
     assert!(begun.elapsed() < Duration::from_secs(180));
     pool.close().await;

@@ -9,13 +9,13 @@ use crate::relay::world::{Postgres, Running, drained, insert, quick};
 /// What a relay publishes that comes and leaves.
 async fn all_there_is(world: &Postgres) -> Vec<String> {
     let mut source = world.outbox().await.source();
-    let told = drained(&mut source).await;
+    let texts = drained(&mut source).await;
     source.release().await.unwrap();
-    told
+    texts
 }
 
 #[tokio::test]
-async fn an_open_transaction_elsewhere_stalls_nobody() {
+async fn an_open_transaction_elsewhere_stalls_nothing() {
     let Some(world) = Postgres::new().await else { return };
     let (held, client) = (world.connect().await, world.connect().await);
     held.batch_execute(&format!("BEGIN; {}", insert("held", "held"))).await.unwrap();
@@ -81,11 +81,11 @@ async fn a_batch_ends_where_its_bytes_do_and_a_large_window_is_walked_through() 
     let batch = source.next().await.unwrap().unwrap();
     let bytes: usize = batch.events.iter().map(|pending| pending.event.payload().len()).sum();
     assert!((4_000..4_010).contains(&bytes), "{bytes}");
-    let mut told: Vec<String> = batch.events.iter().map(|pending| text(&pending.event)).collect();
-    source.ack(&vec![Settled::Confirmed; told.len()]).await.unwrap();
-    told.extend(drained(&mut source).await);
-    assert_eq!(told.len(), 12_010);
-    assert_eq!(told[..12_000], (1..=12_000).map(|n| n.to_string()).collect::<Vec<_>>());
+    let mut texts: Vec<String> = batch.events.iter().map(|pending| text(&pending.event)).collect();
+    source.ack(&vec![Settled::Confirmed; texts.len()]).await.unwrap();
+    texts.extend(drained(&mut source).await);
+    assert_eq!(texts.len(), 12_010);
+    assert_eq!(texts[..12_000], (1..=12_000).map(|n| n.to_string()).collect::<Vec<_>>());
     world.end().await;
 }
 
@@ -106,9 +106,9 @@ async fn an_event_behind_much_that_was_under_way_at_the_meeting_place_is_publish
                    WHERE lane <> abs(hashtext('behind') % 16)";
     assert_eq!(client.execute(gone_on, &[]).await.unwrap(), 15);
     bulk.batch_execute("COMMIT").await.unwrap();
-    let told = all_there_is(&world).await;
-    assert_eq!(told.iter().filter(|text| *text == "behind").count(), 1);
-    assert_eq!(told.len(), 10_002);
+    let texts = all_there_is(&world).await;
+    assert_eq!(texts.iter().filter(|text| *text == "behind").count(), 1);
+    assert_eq!(texts.len(), 10_002);
     world.end().await;
 }
 
@@ -180,7 +180,7 @@ async fn another_cluster_and_transactions_still_to_come_are_noticed() {
 }
 
 #[tokio::test]
-async fn lag_is_told() {
+async fn lag_is_reported() {
     let Some(world) = Postgres::new().await else { return };
     let client = world.connect().await;
     let mut source = world.outbox().await.source();

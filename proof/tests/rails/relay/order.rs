@@ -43,9 +43,9 @@ async fn state(judge: &Client) -> String {
 
 async fn published(world: &Postgres) -> Vec<String> {
     let mut source = world.outbox().await.source();
-    let told = drained(&mut source).await;
+    let texts = drained(&mut source).await;
     semel::relay::OutboxReader::release(&mut source).await.unwrap();
-    told
+    texts
 }
 
 /// What the rule is about: who appends before the row is locked is overtaken.
@@ -90,13 +90,13 @@ async fn strict_order_makes_it_a_deadlock() {
     second.batch_execute(&format!("BEGIN; {}", insert("a", "2"))).await.unwrap();
     first.batch_execute(&format!("BEGIN; {}", update("1"))).await.unwrap();
     let append = tokio::spawn(async move {
-        let told = first.batch_execute(&format!("{} COMMIT", insert("a", "1"))).await;
-        (first, told)
+        let result = first.batch_execute(&format!("{} COMMIT", insert("a", "1"))).await;
+        (first, result)
     });
     waits(&judge, pid).await;
     let updated = second.batch_execute(&format!("{} COMMIT", update("2"))).await;
     let (first, appended) = append.await.unwrap();
-    // One of them is ended, and told so; it runs again, whole.
+    // One of them is ended with an error; it runs again, whole.
     let (again, whole, error) = match (appended, updated) {
         (Err(error), Ok(())) => (first, format!("BEGIN; {} {} COMMIT", update("1"), insert("a", "1")), error),
         (Ok(()), Err(error)) => {
@@ -107,8 +107,8 @@ async fn strict_order_makes_it_a_deadlock() {
     assert_eq!(error.code(), Some(&SqlState::T_R_DEADLOCK_DETECTED), "{error}");
     again.batch_execute("ROLLBACK").await.unwrap();
     again.batch_execute(&whole).await.unwrap();
-    let told = published(&world).await;
-    assert_eq!((told.len(), told.last()), (2, Some(&state(&judge).await)), "{told:?}");
+    let texts = published(&world).await;
+    assert_eq!((texts.len(), texts.last()), (2, Some(&state(&judge).await)), "{texts:?}");
     world.end().await;
 }
 
@@ -125,9 +125,9 @@ async fn strict_order_is_the_order_of_those_who_waited() {
     judge.batch_execute(&insert("b", "other")).await.unwrap();
     first.batch_execute(&format!("{} COMMIT", insert("a", "2"))).await.unwrap();
     appended.await.unwrap().unwrap();
-    let mut told = published(&world).await;
-    told.retain(|text| text != "other");
-    assert_eq!(told, ["1", "2", "3"]);
+    let mut texts = published(&world).await;
+    texts.retain(|text| text != "other");
+    assert_eq!(texts, ["1", "2", "3"]);
     world.end().await;
 }
 
@@ -140,13 +140,13 @@ async fn strict_order_at_the_end_of_a_table_is_a_failure_to_retry() {
     let ((first, _), (second, pid)) = (connect(&world).await, connect(&world).await);
     first.batch_execute(&format!("BEGIN; {}", insert("a", "1"))).await.unwrap();
     let appended = tokio::spawn(async move {
-        let told = second.batch_execute(&insert("a", "3")).await;
-        (second, told)
+        let result = second.batch_execute(&insert("a", "3")).await;
+        (second, result)
     });
     waits(&judge, pid).await;
     first.batch_execute(&format!("{} COMMIT", insert("a", "2"))).await.unwrap();
-    let (second, told) = appended.await.unwrap();
-    assert_eq!(told.unwrap_err().code(), Some(&SqlState::T_R_SERIALIZATION_FAILURE));
+    let (second, result) = appended.await.unwrap();
+    assert_eq!(result.unwrap_err().code(), Some(&SqlState::T_R_SERIALIZATION_FAILURE));
     second.batch_execute(&insert("a", "3")).await.unwrap();
     assert_eq!(published(&world).await, ["1", "2", "3"]);
     world.end().await;

@@ -81,7 +81,7 @@ async fn a_lease_that_is_over_is_not_kept() {
     world.end().await;
 }
 
-/// The renewal is asked for in time and answered after it: nobody knows on which side of the end it came.
+/// The renewal is asked for in time and answered after it: it is unknown on which side of the end it came.
 #[tokio::test]
 async fn a_lease_that_is_renewed_after_its_end_is_not_believed() {
     let Some(world) = Postgres::new().await else { return };
@@ -171,7 +171,7 @@ async fn lanes_are_shared_and_those_of_the_dead_are_taken() {
 async fn lanes_taken_over_come_together_while_events_keep_coming() {
     let Some(world) = Postgres::new().await else { return };
     let client = world.connect().await;
-    // Short: with each beat it is heard who else is there.
+    // Short: with each heartbeat a source learns who else is there.
     let outbox = world.options().lease(Duration::from_secs(3)).open().await.unwrap();
     let (mut one, mut other) = (outbox.source(), outbox.source());
     let ask = async |query: &str| client.query_one(query, &[]).await.unwrap().get::<_, i64>(0);
@@ -225,7 +225,7 @@ async fn lanes_taken_over_come_together_while_events_keep_coming() {
     world.end().await;
 }
 
-/// The connection stands still, and nobody ends it.
+/// The connection stands still, and is not closed.
 #[tokio::test]
 async fn one_that_leaves_does_not_wait_for_ever() {
     let Some(world) = Postgres::new().await else { return };
@@ -256,13 +256,13 @@ async fn a_batch_whose_lanes_are_shared_out_takes_nothing_behind_it_along() {
     assert!(one.next().await.unwrap().is_none() && other.next().await.unwrap().is_none());
     drop(first);
     world.lease_over().await;
-    let (mut told, begun) = (BTreeSet::new(), Instant::now());
-    while told.len() < 64 {
-        assert!(begun.elapsed() < Duration::from_secs(120), "{} of 64 events: {told:?}", told.len());
+    let (mut texts, begun) = (BTreeSet::new(), Instant::now());
+    while texts.len() < 64 {
+        assert!(begun.elapsed() < Duration::from_secs(120), "{} of 64 events: {texts:?}", texts.len());
         for source in [&mut one, &mut other] {
             match source.next().await {
                 Ok(Some(batch)) => {
-                    told.extend(batch.events.iter().map(|pending| crate::relay::sink::text(&pending.event)));
+                    texts.extend(batch.events.iter().map(|pending| crate::relay::sink::text(&pending.event)));
                     let done = source.ack(&vec![Settled::Confirmed; batch.events.len()]).await;
                     assert!(done.is_ok() || done.is_err_and(|error| error.may_retry()));
                 }
@@ -325,8 +325,8 @@ pub async fn shared_while_busy(
     lease: Duration,
     owned: impl AsyncFn() -> Vec<i64>,
 ) {
-    let go_on = |told: Result<(), OutboxReaderError>| {
-        assert!(told.as_ref().err().is_none_or(OutboxReaderError::may_retry), "{told:?}");
+    let go_on = |result: Result<(), OutboxReaderError>| {
+        assert!(result.as_ref().err().is_none_or(OutboxReaderError::may_retry), "{result:?}");
     };
     let begun = Instant::now();
     batch(first).await;
@@ -334,7 +334,7 @@ pub async fn shared_while_busy(
         assert!(begun.elapsed() < Duration::from_secs(120), "it has {:?} lanes", owned().await);
         match second.next().await {
             Ok(Some(_)) => go_on(second.ack(&[Settled::Confirmed]).await),
-            told => go_on(told.map(drop)),
+            result => go_on(result.map(drop)),
         }
         tokio::time::sleep(lease * 3 / 8).await;
         go_on(first.renew_lease().await);

@@ -17,11 +17,11 @@ async fn fill(world: &Postgres, events: &[(&str, &str)]) {
 
 async fn parked(outbox: &PostgresOutbox) -> Vec<(String, String, Option<String>)> {
     let parked = outbox.parked(None, 100).await.unwrap();
-    let told = |one: semel::relay::Parked| {
+    let summary = |one: semel::relay::Parked| {
         let text = String::from_utf8(one.event.payload().to_vec()).unwrap();
         (one.key.clone(), text, one.error)
     };
-    parked.into_iter().map(told).collect()
+    parked.into_iter().map(summary).collect()
 }
 
 async fn until_parked(outbox: &PostgresOutbox, events: usize) {
@@ -37,7 +37,7 @@ async fn until_parked(outbox: &PostgresOutbox, events: usize) {
 const REFUSED: &str = "the broker does not want it";
 
 #[tokio::test]
-async fn a_refused_event_holds_its_key_and_nobody_else_and_is_published_in_order_later() {
+async fn a_refused_event_holds_only_its_key_and_is_published_in_order_later() {
     let Some(world) = Postgres::new().await else { return };
     let outbox = world.outbox().await;
     let sink = TestSink::default();
@@ -142,7 +142,7 @@ async fn an_event_that_always_fails_is_parked_and_comes_back_by_itself() {
 /// With the defaults of a service: the failing key is set aside soon, what others append meanwhile goes on, and once it is
 /// mended it comes by itself.
 #[tokio::test]
-async fn a_failing_key_holds_nobody_up_for_long() {
+async fn a_failing_key_holds_no_other_key_up_for_long() {
     let Some(world) = Postgres::new().await else { return };
     let outbox = world.outbox().await;
     let sink = TestSink::default();
@@ -156,7 +156,7 @@ async fn a_failing_key_holds_nobody_up_for_long() {
     sink.wait_for(1).await;
     let calls = sink.state().calls;
     assert!(calls <= 10, "the failing key was tried {} times before another's turn", calls - 1);
-    // Tried again by itself, in vain; also that holds nobody up for longer.
+    // Tried again by itself, in vain; also that holds no other key up for longer.
     while sink.state().calls == calls {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
@@ -205,7 +205,7 @@ async fn what_was_read_ahead_is_held_and_free_as_its_key_is_now() {
     for (text, held, settled) in
         [("a1", false, parked), ("a2", true, Settled::Held), ("b1", false, Settled::Confirmed)]
     {
-        assert_eq!(told(&source.next().await.unwrap().unwrap()), (text.to_owned(), held));
+        assert_eq!(text_and_held(&source.next().await.unwrap().unwrap()), (text.to_owned(), held));
         read_ahead(&mut source).await;
         source.ack(&[settled]).await.unwrap();
     }
@@ -220,7 +220,7 @@ async fn what_was_read_ahead_is_held_and_free_as_its_key_is_now() {
         let batch = source.next().await.unwrap();
         // That nothing is left of the key is seen at the next look.
         if let Some(batch) = batch {
-            assert_eq!(told(&batch), ("a3".to_owned(), false));
+            assert_eq!(text_and_held(&batch), ("a3".to_owned(), false));
             break;
         }
     }
@@ -230,7 +230,7 @@ async fn what_was_read_ahead_is_held_and_free_as_its_key_is_now() {
     world.end().await;
 }
 
-fn told(batch: &Batch) -> (String, bool) {
+fn text_and_held(batch: &Batch) -> (String, bool) {
     let one = &batch.events[0];
     (String::from_utf8(one.event.payload().to_vec()).unwrap(), one.held)
 }

@@ -15,7 +15,7 @@ const BATCH: usize = 200;
 /// Of this outbox: the server is full of others' tables.
 const ANALYZE: &str = "ANALYZE semel_outbox";
 
-/// A role of its own, so that its tables are found without a setting and its sessions can be told apart.
+/// A role of its own, so that its tables are found without a setting and its sessions can be recognised.
 struct Reader<'a> {
     world: &'a Postgres,
     client: Client,
@@ -166,19 +166,21 @@ async fn a_large_late_transaction_is_published() {
     let client = world.connect().await;
     late(&client, &world, &reader, rows).await;
     let mut source = world.outbox().await.source();
-    let (mut told, mut last) = (0, 0);
+    let (mut events, mut last) = (0, 0);
     let began = std::time::Instant::now();
     let mut first = None;
     while let Some(batch) = source.next().await.unwrap() {
         first.get_or_insert(began.elapsed());
         let settled = vec![Settled::Confirmed; batch.events.len()];
-        (told, last) = (told + settled.len(), last + 1);
+        (events, last) = (events + settled.len(), last + 1);
         source.ack(&settled).await.unwrap();
     }
     let took = began.elapsed();
     // The one before came twice at most: it was published already.
-    assert_eq!(told as i64, rows + 2);
-    println!("figures: {told} events of a late transaction in {last} batches: first {first:?}, all {took:?}");
+    assert_eq!(events as i64, rows + 2);
+    println!(
+        "figures: {events} events of a late transaction in {last} batches: first {first:?}, all {took:?}"
+    );
     source.release().await.unwrap();
     reader.end().await;
     world.end().await;

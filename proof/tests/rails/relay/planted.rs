@@ -10,10 +10,10 @@ async fn late_commit(world: &Postgres, source: &mut impl OutboxReader) -> Vec<St
     let (slow, quick) = (world.connect().await, world.connect().await);
     slow.batch_execute(&format!("BEGIN; {}", insert("a", "late"))).await.unwrap();
     quick.batch_execute(&insert("b", "early")).await.unwrap();
-    let mut told = drained(source).await;
+    let mut texts = drained(source).await;
     slow.batch_execute("COMMIT").await.unwrap();
-    told.extend(drained(source).await);
-    told
+    texts.extend(drained(source).await);
+    texts
 }
 
 /// The transaction that began first gets the lock second.
@@ -66,16 +66,16 @@ async fn a_key_keeps_its_order_when_a_lock_is_handed_over() {
 #[tokio::test]
 async fn ordering_by_transaction_is_caught_overtaking() {
     let Some(world) = Postgres::new().await else { return };
-    // As soon as nobody else's transaction in the cluster is older.
+    // As soon as no other transaction in the cluster is older.
     let mut source = Naive::new(world.connect().await, By::Xid);
-    let mut told = handed_over(&world, &mut source).await;
+    let mut texts = handed_over(&world, &mut source).await;
     for _ in 0..600 {
-        if told.len() == 2 {
+        if texts.len() == 2 {
             break;
         }
         tokio::time::sleep(std::time::Duration::from_millis(100)).await;
-        told.extend(drained(&mut source).await);
+        texts.extend(drained(&mut source).await);
     }
-    assert_eq!(told, ["2", "1"]);
+    assert_eq!(texts, ["2", "1"]);
     world.end().await;
 }

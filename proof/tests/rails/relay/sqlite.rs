@@ -161,14 +161,14 @@ async fn nothing_is_lost_and_nothing_is_overtaken() {
         rows.query_map([], |row| Ok((row.get(0)?, row.get(1)?))).unwrap().map(Result::unwrap).collect();
     sink.wait_for(usize::try_from(committed.iter().map(|(_, n)| n).sum::<i64>()).unwrap()).await;
     relay.stop().await;
-    let told = sink.first_of_each();
+    let by_key = sink.first_of_each();
     for (key, n) in &committed {
-        assert_eq!(told[key], (1..=*n).map(|n| n.to_string()).collect::<Vec<_>>(), "{key}");
+        assert_eq!(by_key[key], (1..=*n).map(|n| n.to_string()).collect::<Vec<_>>(), "{key}");
     }
 }
 
 #[tokio::test]
-async fn what_is_published_and_old_is_forgotten_and_lag_is_told() {
+async fn what_is_published_and_old_is_forgotten_and_lag_is_reported() {
     let (_directory, path, outbox) = file();
     let events: Vec<String> = (0..30).map(|n| n.to_string()).collect();
     append(&path, &events[..20].iter().map(|text| ("a", text.as_str())).collect::<Vec<_>>());
@@ -225,7 +225,7 @@ async fn a_cursor_ahead_of_all_numbers_stops_it_until_a_person_decides() {
 
 /// Services in other languages write what they like: an id that is no UUID becomes one, always the same.
 #[tokio::test]
-async fn an_id_that_is_no_uuid_stops_nobody_and_can_be_skipped() {
+async fn an_id_that_is_no_uuid_stops_no_other_key_and_can_be_skipped() {
     let (_directory, path, outbox) = file();
     let odd = "INSERT INTO semel_outbox (id, topic, type, key, payload) VALUES ('order-17', 't', 'made', 'a', X'6f6464')";
     Connection::open(&path).unwrap().execute(odd, []).unwrap();

@@ -11,14 +11,14 @@ use crate::relay::sqlite::{connect, file};
 use crate::relay::world::{Postgres, Running, quick, until};
 
 /// What a person asks.
-trait Desk {
+trait ParkedAdmin {
     async fn all_parked(&self) -> Vec<Parked>;
     async fn skip_id(&self, id: Uuid) -> Result<bool, OutboxReaderError>;
 }
 
-macro_rules! desk {
+macro_rules! parked_admin {
     ($outbox:ty) => {
-        impl Desk for $outbox {
+        impl ParkedAdmin for $outbox {
             async fn all_parked(&self) -> Vec<Parked> {
                 self.parked(None, 100).await.unwrap()
             }
@@ -29,11 +29,11 @@ macro_rules! desk {
     };
 }
 
-desk!(PostgresOutbox);
-desk!(SqliteOutbox);
+parked_admin!(PostgresOutbox);
+parked_admin!(SqliteOutbox);
 
 /// The sink refuses one for good and the other for a while: that one comes by itself, and is not skipped with the first.
-async fn are_two(outbox: &impl Desk, sink: &TestSink, id: Uuid) {
+async fn are_two(outbox: &impl ParkedAdmin, sink: &TestSink, id: Uuid) {
     until("both are parked", async || outbox.all_parked().await.len() == 2).await;
     let parked = outbox.all_parked().await;
     assert_ne!(parked[0].key, parked[1].key, "each is parked by itself");

@@ -36,7 +36,7 @@ async fn in_sqlite() {
     sink.wait_for(2).await;
     is_parked(&until_parked(&outbox, 2).await);
     relay.stop().await;
-    // Whoever has it tried again without having mended it is told so again.
+    // A retry without a repair fails with the same error again.
     let relay = Running::start(outbox.source(), &sink, quick());
     assert_eq!(outbox.retry(None).await.unwrap(), 1);
     append(&path, &[("a", "a2")]);

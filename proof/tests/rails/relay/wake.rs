@@ -33,7 +33,7 @@ async fn woken_each_time(source: impl OutboxReader, mut append: impl AsyncFnMut(
 #[tokio::test]
 async fn in_sqlite_an_event_does_not_wait_for_the_next_look() {
     let (_directory, path, outbox) = sqlite::file();
-    // Lost, nobody would look again.
+    // Long: once it is lost, nothing would make the relay look again.
     let source = outbox.lease(LEASE).source();
     woken_each_time(source, async |text: String| sqlite::append(&path, &[("a", &text)])).await;
 }

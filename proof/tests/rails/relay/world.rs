@@ -173,7 +173,7 @@ pub async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
 
 /// All batches that are there now, each done at once.
 pub async fn drained(source: &mut impl OutboxReader) -> Vec<String> {
-    let mut told = Vec::new();
+    let mut texts = Vec::new();
     let mut idle = 0;
     // A look may only bring lanes together; a second one finds what is there.
     while idle < 3 {
@@ -193,12 +193,12 @@ pub async fn drained(source: &mut impl OutboxReader) -> Vec<String> {
         idle = 0;
         match source.ack(&vec![semel::relay::Settled::Confirmed; batch.events.len()]).await {
             Ok(()) => {
-                told.extend(batch.events.iter().map(|pending| crate::relay::sink::text(&pending.event)))
+                texts.extend(batch.events.iter().map(|pending| crate::relay::sink::text(&pending.event)))
             }
             Err(error) => assert!(error.may_retry(), "{error}"),
         }
     }
-    told
+    texts
 }
 
 /// A database whose text may be any bytes, on the server at this URL: its URL.
@@ -211,7 +211,7 @@ pub async fn ascii_database(url: &str) -> String {
     format!("{server}/{name}")
 }
 
-/// Gets rid of it, and of whoever is still there.
+/// Drops it, with the sessions that are still there.
 pub async fn drop_database(url: &str, made: &str) {
     let (_, name) = made.rsplit_once('/').unwrap();
     connect(url).await.batch_execute(&format!("DROP DATABASE {name} WITH (FORCE)")).await.unwrap();

@@ -11,11 +11,11 @@ use rdkafka::{ClientConfig, Message, Offset, TopicPartitionList};
 use testkit::services::kafka::console_consumer_shown;
 
 use crate::relay_chaos::SOON;
-use crate::relay_chaos::judge::Told;
+use crate::relay_chaos::judge::Counted;
 
 const PARTITIONS: i32 = 4;
 
-/// A new topic nobody has used before.
+/// A new topic.
 pub async fn topic(bootstrap: &str) -> String {
     let nanos = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos());
     let name = format!("chaos-{}-{nanos}", std::process::id());
@@ -66,12 +66,12 @@ impl Follower {
     }
 
     /// Waits until all of these have come, or nothing new comes any more.
-    pub fn all(&mut self, table: &[Told], quiet: Duration) {
+    pub fn all(&mut self, table: &[Counted], quiet: Duration) {
         let mut last = Instant::now();
         loop {
             let before = self.seen.len();
             self.step(Duration::from_millis(50));
-            if table.iter().all(|told| self.seen.contains(&told.id)) {
+            if table.iter().all(|counted| self.seen.contains(&counted.id)) {
                 return;
             }
             if self.seen.len() > before {
@@ -103,7 +103,7 @@ impl Follower {
     }
 
     /// What Kafka's own consumer reads of the committed, partition by partition in order.
-    pub fn judged(&self, bootstrap: &str) -> Vec<Told> {
+    pub fn judged(&self, bootstrap: &str) -> Vec<Counted> {
         let places = self.places();
         let until = Instant::now() + SOON;
         // Control records take places too; and on a busy machine it may give up before its first fetch, many times over.
@@ -117,11 +117,11 @@ impl Follower {
             }
         };
         shown.sort_by_key(|record| (record.partition, record.offset));
-        let told = shown.iter().map(|record| Told {
+        let counted = shown.iter().map(|record| Counted {
             id: record.header("semel-id").expect("each record has its id").to_owned(),
             key: record.key.clone(),
             n: record.value.parse().expect("each record is a number"),
         });
-        told.collect()
+        counted.collect()
     }
 }

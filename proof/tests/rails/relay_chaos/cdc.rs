@@ -1,6 +1,6 @@
 //! The same from PostgreSQL's log: killed while it reads the table, while it streams, and without its slot.
 //!
-//! Each on a server of its own: making a slot waits for whoever is under way on the whole server, and slots are few.
+//! Each on a server of its own: making a slot waits for all transactions on the whole server, and slots are few.
 
 use std::time::Duration;
 
@@ -127,11 +127,11 @@ async fn once_although_the_database_is_killed_and_comes_back() {
 }
 
 /// Dropped while the relay is dead, which was killed with its position in Kafka ahead of what it had written down. Then
-/// nobody knows any more what of the table is published but by the cursor, which is a few seconds behind: so much is
+/// only the cursor says what of the table is published, and it is a few seconds behind: so much is
 /// repeated, with the same ids, and nothing of what the cursor has left behind.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "prove: load"]
-async fn nothing_is_lost_when_the_slot_is_dropped_while_nobody_reads_it() {
+async fn nothing_is_lost_when_the_slot_is_dropped_while_no_relay_reads_it() {
     let Some((mut scene, _cluster, _proxy, _broker)) = apart().await else { return };
     scene.mode = "cdc-exactly-once";
     waiting(&scene).await;

@@ -90,7 +90,7 @@ pub async fn woken_up(scene: &mut Scene, load: Load) -> Verdict {
     scene.follower.more(100);
     asleep.resume().unwrap();
     asleep.go().unwrap();
-    // It is told by the broker and ends, or notices by its own clock and stands by; the other works on.
+    // It is fenced by the broker and ends, or notices by its own clock and stands by; the other works on.
     scene.follower.more(100);
     asleep.terminate().unwrap();
     let ended = asleep.wait(SOON).unwrap();
@@ -181,8 +181,8 @@ async fn from_an_older_copy_of_the_file_it_stops_instead_of_skipping() {
     std::fs::copy(&copy, &path).unwrap();
     append(10..15);
     let ended = scene.relay().wait(SOON).unwrap();
-    let told = ended.stdout.last().unwrap();
-    assert!(told.starts_with("stopped: ") && told.contains("older backup"), "{ended:?}");
+    let last = ended.stdout.last().unwrap();
+    assert!(last.starts_with("stopped: ") && last.contains("older backup"), "{ended:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -202,7 +202,7 @@ async fn from_an_older_backup_of_the_database_it_stops_instead_of_skipping() {
     // The one that runs, and one that comes later.
     for relay in [&mut relay, &mut scene.relay()] {
         let ended = relay.wait(SOON).unwrap();
-        let told = ended.stdout.last().unwrap();
-        assert!(told.starts_with("stopped: ") && told.contains("older backup"), "{ended:?}");
+        let last = ended.stdout.last().unwrap();
+        assert!(last.starts_with("stopped: ") && last.contains("older backup"), "{ended:?}");
     }
 }

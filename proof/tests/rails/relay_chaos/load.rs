@@ -1,7 +1,7 @@
-//! Writers that commit out of order, roll back and hang, and write down what they were told.
+//! Writers that commit out of order, roll back and hang, and write down how each commit ended.
 //!
-//! Each key has a counter in a table of its own. Whoever appends an event counts it up in the same transaction, so the
-//! lock on the counter makes the order that has to be kept, and the event says its place in it.
+//! Each key has a counter in a table of its own. A writer that appends an event counts it up in the same transaction,
+//! so the lock on the counter makes the order that has to be kept, and the event says its place in it.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,7 +15,7 @@ use sqlx::postgres::PgPool;
 use sqlx::{AssertSqlSafe, Executor, Row};
 use uuid::Uuid;
 
-use crate::relay_chaos::judge::{Ledger, Told};
+use crate::relay_chaos::judge::{Counted, Ledger};
 
 pub const KEYS: usize = 1_000;
 pub const WRITERS: usize = 16;
@@ -51,10 +51,10 @@ impl Load {
             let (database, topic, rest) = (database.clone(), topic.to_owned(), rest.clone());
             tokio::spawn(async move {
                 while !over.load(Ordering::Relaxed) {
-                    let mut told = Vec::new();
-                    let end = write(&database, &topic, writer, &mut told).await;
+                    let mut appended = Vec::new();
+                    let end = write(&database, &topic, writer, &mut appended).await;
                     let troubled = matches!(end, End::InDoubt);
-                    ledger.lock().unwrap().note(end, told);
+                    ledger.lock().unwrap().note(end, appended);
                     let rest = if troubled { 50 } else { fastrand::u64(rest.clone()) };
                     tokio::time::sleep(Duration::from_millis(rest)).await;
                 }
@@ -90,16 +90,16 @@ impl Load {
 }
 
 impl Ledger {
-    fn note(&mut self, end: End, told: Vec<Told>) {
+    fn note(&mut self, end: End, appended: Vec<Counted>) {
         match end {
-            End::Committed => self.committed.extend(told),
-            End::RolledBack => self.rolled_back.extend(told),
-            End::InDoubt => self.in_doubt.extend(told),
+            End::Committed => self.committed.extend(appended),
+            End::RolledBack => self.rolled_back.extend(appended),
+            End::InDoubt => self.in_doubt.extend(appended),
         }
     }
 }
 
-/// Few of them are in much demand, so that locks are handed over; in order, so that nobody waits in a circle.
+/// Few of them are in much demand, so that locks are handed over; in order, so that no writers wait in a circle.
 fn keys() -> Vec<usize> {
     let one = || fastrand::usize(0..if fastrand::bool() { 20 } else { KEYS });
     let mut keys: Vec<usize> = (0..fastrand::usize(1..4)).map(|_| one()).collect();
@@ -108,19 +108,19 @@ fn keys() -> Vec<usize> {
     keys
 }
 
-async fn write(database: &Database, topic: &str, writer: usize, told: &mut Vec<Told>) -> End {
+async fn write(database: &Database, topic: &str, writer: usize, appended: &mut Vec<Counted>) -> End {
     match database {
-        Database::Postgres(pool) => postgres(pool, topic, writer, told).await.unwrap_or(End::RolledBack),
-        Database::Mysql(pool) => mysql(pool, topic, writer, told).await.unwrap_or(End::RolledBack),
+        Database::Postgres(pool) => postgres(pool, topic, writer, appended).await.unwrap_or(End::RolledBack),
+        Database::Mysql(pool) => mysql(pool, topic, writer, appended).await.unwrap_or(End::RolledBack),
         Database::Sqlite(path) => {
             let (path, topic) = (path.clone(), topic.to_owned());
             let written = tokio::task::spawn_blocking(move || {
-                let mut told = Vec::new();
-                let end = sqlite(&path, &topic, &mut told).unwrap_or(End::RolledBack);
-                (end, told)
+                let mut appended = Vec::new();
+                let end = sqlite(&path, &topic, &mut appended).unwrap_or(End::RolledBack);
+                (end, appended)
             });
             let (end, events) = written.await.unwrap();
-            told.extend(events);
+            appended.extend(events);
             end
         }
     }
@@ -137,19 +137,19 @@ async fn hang(writer: usize) {
     }
 }
 
-fn event(topic: &str, told: &Told) -> Event {
-    let event = Event::new(topic, "counted", told.n.to_string()).unwrap().key(&told.key).unwrap();
-    event.with_id(Uuid::parse_str(&told.id).unwrap())
+fn event(topic: &str, counted: &Counted) -> Event {
+    let event = Event::new(topic, "counted", counted.n.to_string()).unwrap().key(&counted.key).unwrap();
+    event.with_id(Uuid::parse_str(&counted.id).unwrap())
 }
 
-fn next(key: &str, n: i64) -> Told {
-    Told { id: Uuid::now_v7().to_string(), key: key.to_owned(), n: n.unsigned_abs() }
+fn next(key: &str, n: i64) -> Counted {
+    Counted { id: Uuid::now_v7().to_string(), key: key.to_owned(), n: n.unsigned_abs() }
 }
 
-async fn postgres(pool: &PgPool, topic: &str, writer: usize, told: &mut Vec<Told>) -> Option<End> {
+async fn postgres(pool: &PgPool, topic: &str, writer: usize, appended: &mut Vec<Counted>) -> Option<End> {
     let mut tx = pool.begin().await.ok()?;
     if fastrand::bool() {
-        // Older than whoever has the lock before it.
+        // Older than the holder of the lock before it.
         tx.execute("SELECT pg_current_xact_id()").await.ok()?;
     }
     for key in keys() {
@@ -167,7 +167,7 @@ async fn postgres(pool: &PgPool, topic: &str, writer: usize, told: &mut Vec<Told
             );
             one.id = tx.fetch_one(AssertSqlSafe(insert)).await.ok()?.get(0);
         }
-        told.push(one);
+        appended.push(one);
     }
     hang(writer).await;
     if fastrand::u32(0..5) == 0 {
@@ -176,7 +176,7 @@ async fn postgres(pool: &PgPool, topic: &str, writer: usize, told: &mut Vec<Told
     Some(tx.commit().await.map_or(End::InDoubt, |()| End::Committed))
 }
 
-async fn mysql(pool: &MySqlPool, topic: &str, writer: usize, told: &mut Vec<Told>) -> Option<End> {
+async fn mysql(pool: &MySqlPool, topic: &str, writer: usize, appended: &mut Vec<Counted>) -> Option<End> {
     let mut tx = pool.begin().await.ok()?;
     for key in keys() {
         let add = format!("UPDATE counter SET n = n + 1 WHERE k = 'k{key}'");
@@ -194,7 +194,7 @@ async fn mysql(pool: &MySqlPool, topic: &str, writer: usize, told: &mut Vec<Told
             );
             tx.execute(AssertSqlSafe(insert)).await.ok()?;
         }
-        told.push(one);
+        appended.push(one);
     }
     hang(writer).await;
     if fastrand::u32(0..5) == 0 {
@@ -203,8 +203,8 @@ async fn mysql(pool: &MySqlPool, topic: &str, writer: usize, told: &mut Vec<Told
     Some(tx.commit().await.map_or(End::InDoubt, |()| End::Committed))
 }
 
-/// There is one writer at a time: nobody hangs for long.
-fn sqlite(path: &PathBuf, topic: &str, told: &mut Vec<Told>) -> rusqlite::Result<End> {
+/// There is one writer at a time: none hangs for long.
+fn sqlite(path: &PathBuf, topic: &str, appended: &mut Vec<Counted>) -> rusqlite::Result<End> {
     let mut connection = connect(path)?;
     let tx = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     for key in keys() {
@@ -219,7 +219,7 @@ fn sqlite(path: &PathBuf, topic: &str, told: &mut Vec<Told>) -> rusqlite::Result
                           VALUES (?1, 'counted', ?2, CAST(?3 AS BLOB)) RETURNING id";
             one.id = tx.query_row(insert, [topic, &key, &n.to_string()], |row| row.get(0))?;
         }
-        told.push(one);
+        appended.push(one);
     }
     if fastrand::u32(0..20) == 0 {
         std::thread::sleep(Duration::from_millis(fastrand::u64(5..50)));

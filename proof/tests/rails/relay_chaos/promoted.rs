@@ -20,8 +20,8 @@ struct Promoted {
     _broker: Lease,
 }
 
-/// A relay publishes from a server until that dies and its standby takes its place, with all that the writers were told,
-/// also what is not published yet. The relay runs on.
+/// A relay publishes from a server until that dies and its standby takes its place, with all that the writers know is
+/// committed, also what is not published yet. The relay runs on.
 async fn promoted(mode: &'static str) -> Option<(Promoted, Child)> {
     let (mut scene, mut cluster, proxy, broker) = apart().await?;
     scene.mode = mode;
@@ -58,8 +58,8 @@ impl Promoted {
 /// It ended, and said what a person has to know.
 fn stopped(relay: &mut Child, what: &str) {
     let ended = relay.wait(SOON).unwrap();
-    let told = ended.stdout.last().unwrap();
-    assert!(told.starts_with("stopped: ") && told.contains(what), "{ended:?}");
+    let last = ended.stdout.last().unwrap();
+    assert!(last.starts_with("stopped: ") && last.contains(what), "{ended:?}");
 }
 
 /// Slow: two servers, of which the standby is made from a base backup and promoted.
@@ -83,16 +83,16 @@ async fn where_that_is_wanted_it_is_followed_from_the_table() {
     assert!(verdict.holds(), "{verdict}");
 }
 
-/// The position in Kafka is a place in the old log, and in the new one another commit may have it: whoever compares
-/// them skips or repeats. So it stops before it publishes anything, and a decision about the outbox is none about the
-/// position.
+/// The position in Kafka is a place in the old log, and in the new one another commit may have it: a relay that
+/// compares them skips or repeats. So it stops before it publishes anything, and a decision about the outbox is none
+/// about the position.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "prove: load"]
 async fn exactly_once_it_stops_until_a_person_decides_about_the_position_too() {
     let Some((promoted, mut relay)) = promoted("cdc-exactly-once").await else { return };
     stopped(&mut relay, "semel outbox rebase");
     CdcOutbox::rebase(&promoted.scene.source, Rebase::Everything).await.unwrap();
-    stopped(&mut promoted.scene.relay(), "transactional id of its own");
+    stopped(&mut promoted.scene.relay(), "its own transactional id");
 }
 
 /// Following is of the outbox. With another transactional id it goes on from the table, where the cursor is.
@@ -100,7 +100,7 @@ async fn exactly_once_it_stops_until_a_person_decides_about_the_position_too() {
 #[ignore = "prove: load"]
 async fn exactly_once_a_promotion_is_followed_under_another_transactional_id() {
     let Some((mut promoted, mut relay)) = promoted("cdc-exactly-once-following").await else { return };
-    stopped(&mut relay, "transactional id of its own");
+    stopped(&mut relay, "its own transactional id");
     promoted.scene.name.push_str("-promoted");
     let relay = promoted.scene.relay();
     let verdict = promoted.goes_on(relay).await;

@@ -14,7 +14,7 @@ use testkit::child::Child;
 
 use crate::relay_chaos::SOON;
 use crate::relay_chaos::broker::{Follower, topic};
-use crate::relay_chaos::judge::{Ledger, Told, Verdict, judge};
+use crate::relay_chaos::judge::{Counted, Ledger, Verdict, judge};
 use crate::relay_chaos::load::{Database, KEYS, Load, WRITERS, connect};
 
 /// Short, so that those who come after the dead need not wait long.
@@ -40,7 +40,7 @@ pub struct Scene {
     pub follower: Follower,
 }
 
-/// A name nobody had, also if its process's number comes again.
+/// A new name, also if its process's number comes again.
 fn corner() -> String {
     let count = COUNT.fetch_add(1, Ordering::Relaxed);
     format!("chaos_{}_{count}_{:x}", std::process::id(), fastrand::u32(..))
@@ -113,7 +113,7 @@ impl Scene {
         Load::start(&self.database, &self.topic)
     }
 
-    /// A relay that stops where it is told to.
+    /// A relay that stops at this crash point.
     pub fn relay_at(&self, point: Option<&str>) -> Child {
         let mut command = Command::new(env!("CARGO_BIN_EXE_proof-worker"));
         command.arg("relay");
@@ -133,24 +133,24 @@ impl Scene {
     }
 
     /// What is in the table.
-    pub async fn table(&self) -> Vec<Told> {
-        let told = |id: String, key: String, n: String| Told { id, key, n: n.parse().unwrap() };
+    pub async fn table(&self) -> Vec<Counted> {
+        let counted = |id: String, key: String, n: String| Counted { id, key, n: n.parse().unwrap() };
         match &self.database {
             Database::Postgres(pool) => {
                 let look = "SELECT id::text, key, convert_from(payload, 'UTF8') FROM semel_outbox";
                 let rows = sqlx::query(look).fetch_all(pool).await.unwrap();
-                rows.iter().map(|row| told(row.get(0), row.get(1), row.get(2))).collect()
+                rows.iter().map(|row| counted(row.get(0), row.get(1), row.get(2))).collect()
             }
             Database::Mysql(pool) => {
                 let look = "SELECT id, `key`, CONVERT(payload USING utf8mb4) FROM semel_outbox";
                 let rows = sqlx::query(look).fetch_all(pool).await.unwrap();
-                rows.iter().map(|row| told(row.get(0), row.get(1), row.get(2))).collect()
+                rows.iter().map(|row| counted(row.get(0), row.get(1), row.get(2))).collect()
             }
             Database::Sqlite(path) => {
                 let connection = connect(path).unwrap();
                 let look = "SELECT id, key, CAST(payload AS TEXT) FROM semel_outbox";
                 let mut rows = connection.prepare(look).unwrap();
-                let rows = rows.query_map([], |row| Ok(told(row.get(0)?, row.get(1)?, row.get(2)?)));
+                let rows = rows.query_map([], |row| Ok(counted(row.get(0)?, row.get(1)?, row.get(2)?)));
                 rows.unwrap().map(Result::unwrap).collect()
             }
         }
@@ -168,7 +168,7 @@ impl Scene {
         self.judge(&ledger, relays, Duration::from_secs(60)).await
     }
 
-    /// The same for a relay that is expected to leave something out: nobody waits long for it.
+    /// The same for a relay that is expected to leave something out: it is not waited for long.
     pub async fn end_soon(&mut self, load: Load, relays: Vec<Child>) -> Verdict {
         let ledger = load.stop().await;
         self.judge(&ledger, relays, Duration::from_secs(8)).await

@@ -85,7 +85,7 @@ async fn a_standby_is_refused_and_once_promoted_it_goes_on() {
     let direct = scene.source.replace(&proxy.addr().to_string(), &standby.addr());
     let refused = PostgresOutbox::open(&direct).await.err().unwrap();
     assert!(refused.to_string().contains("standby"), "{refused}");
-    // The writers stop, so that what they were told has got to the standby when the server dies.
+    // The writers stop, so that what they know is committed has got to the standby when the server dies.
     let ledger = load.stop().await;
     caught_up(&scene, &standby).await;
     proxy.point_at(standby.addr()).unwrap();
@@ -152,18 +152,18 @@ async fn from_an_older_backup_it_goes_on_with_what_the_backup_has() {
     scene.follower.more(300);
     let before = load.stop().await;
     scene.follower.all(&scene.table().await, SOON);
-    let told = scene.table().await;
+    let before_restore = scene.table().await;
     cluster.kill().unwrap();
     proxy.point_at(backup.addr()).unwrap();
     proxy.cut();
     backup.start().unwrap();
     let left = scene.table().await;
-    assert!(left.len() < told.len(), "the backup has as much as the server had");
+    assert!(left.len() < before_restore.len(), "the backup has as much as the server had");
     let load = scene.load();
     scene.follower.more(200);
     let mut verdict = scene.end(load, vec![relay]).await;
-    // With the broker, and in the books of nobody any more.
-    let gone: Vec<_> = told.iter().filter(|one| !left.contains(one)).cloned().collect();
+    // The broker has them, and no table does any more.
+    let gone: Vec<_> = before_restore.iter().filter(|one| !left.contains(one)).cloned().collect();
     assert!(!verdict.foreign.is_empty());
     let rolled_back = |one: &_| before.rolled_back.contains(one);
     assert!(verdict.foreign.iter().all(|one| gone.contains(one) && !rolled_back(one)), "{verdict}");

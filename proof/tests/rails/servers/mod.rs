@@ -19,7 +19,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// Nothing here takes this long on a machine that works.
 const SOON: Duration = Duration::from_secs(60);
 
-/// A name nobody has used before: servers keep their data from run to run.
+/// A new name: servers keep their data from run to run.
 fn unique(prefix: &str) -> String {
     let nanos = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos());
     format!("{prefix}_{}_{nanos}", std::process::id())

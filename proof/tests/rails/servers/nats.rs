@@ -29,7 +29,7 @@ async fn a_publish_is_acknowledged_and_a_repeated_id_recognised() {
     assert_eq!((first.sequence, again.sequence, other.sequence), (1, 1, 2));
     assert_eq!(soon(stream.info()).await.unwrap().state.messages, 2);
 
-    // Nobody stores this subject: without an acknowledgement a publisher must not think so.
+    // No stream stores this subject: without an acknowledgement a publisher must not think so.
     let nowhere = soon(context.publish(unique("nowhere"), "body".into())).await.unwrap();
     assert!(soon(async { nowhere.await }).await.is_err());
     soon(context.delete_stream(name)).await.unwrap();

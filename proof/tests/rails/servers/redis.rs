@@ -51,7 +51,7 @@ async fn of_many_callers_of_one_script_exactly_one_claims() {
         winners.extend((won == 1).then_some(owner));
     }
     assert_eq!(winners.len(), 1, "{winners:?}");
-    assert!(owners.iter().all(|owner| *owner == winners[0]), "losers were told another owner: {owners:?}");
+    assert!(owners.iter().all(|owner| *owner == winners[0]), "losers got another owner: {owners:?}");
     let stored: String = connect(redis.url()).await.get(&key).await.unwrap();
     assert_eq!(stored, winners[0]);
 }

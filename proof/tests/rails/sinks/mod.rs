@@ -22,7 +22,7 @@ const SOON: Duration = Duration::from_secs(60);
 /// How long a sink has for what is to be confirmed, also on a busy machine. A lost answer may be waited for as long.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A name nobody has used before: servers keep their data from run to run.
+/// A new name: servers keep their data from run to run.
 fn unique(prefix: &str) -> String {
     let nanos = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos());
     format!("{prefix}-{}-{nanos}-{}", std::process::id(), fastrand::u32(..))
@@ -49,8 +49,8 @@ fn texts(seen: &[ReadMessage]) -> Vec<String> {
     texts
 }
 
-/// The broker does the work and its answer is lost: nobody may say that it was confirmed, nor that it was not published.
-/// The sink connects through the proxy and gives up within seconds.
+/// The broker does the work and its answer is lost: the sink may say neither that it was confirmed nor that it was not
+/// published. The sink connects through the proxy and gives up within seconds.
 async fn lose_an_answer(sink: &mut impl Sink, proxy: &Proxy, topic: &str) {
     assert!(confirmed(&sink.publish(&[event(topic, "a", 1)]).await));
     let (second, third) = (event(topic, "a", 2), event(topic, "a", 3));

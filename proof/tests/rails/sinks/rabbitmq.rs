@@ -160,10 +160,9 @@ async fn what_could_be_routed_nowhere_waits_or_is_refused_as_configured() {
     }
 }
 
-/// Confirms are told several at a time, and what comes back is told apart from them: each event has the answer that is its
-/// own.
+/// One confirm covers several events, and what comes back is kept apart from them: each event has its own answer.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_has_no_queue_among_others_is_told_from_them() {
+async fn an_event_without_a_queue_is_found_among_others() {
     let Some(broker) = require(Service::Rabbitmq) else { return };
     let (queue, nowhere) = (unique("somewhere"), unique("nowhere"));
     declare(broker.url(), &queue, &[("x-queue-type", text("quorum"))]).await;

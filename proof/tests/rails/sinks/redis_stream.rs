@@ -153,8 +153,8 @@ async fn a_killed_redis_keeps_what_it_confirmed() {
     assert_eq!(texts(&read(server.url(), &stream).await), ["1", "2"]);
 }
 
-/// A server that is demoted keeps its connections, and takes nothing on them: whoever asks for a new one gets to its
-/// successor.
+/// A server that is demoted keeps its connections, and takes nothing on them: a client that asks for a new one gets to
+/// its successor.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_demoted_server_is_not_stayed_with() {
     let Some(server) = alone(Service::Redis) else { return };

@@ -114,7 +114,7 @@ fn planted_bugs_are_caught_on_the_real_queue() {
     let bugs = [
         (Bug::ConfirmsWhatWasSent, "a_broker_that_is_gone_confirms_nothing"),
         (Bug::ConfirmsWhatWasSent, "a_broker_that_is_silent_confirms_nothing"),
-        (Bug::GoesOnPastARefusedEvent, "a_refused_event_is_told_and_holds_back_its_key"),
+        (Bug::GoesOnPastARefusedEvent, "a_refused_event_is_reported_and_holds_back_its_key"),
         (Bug::NewIdForARepeat, "a_repeat_has_the_same_id"),
     ];
     are_caught(Sqs::new, &bugs);
@@ -139,7 +139,7 @@ async fn without_its_queue_nothing_is_confirmed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_queue_that_is_not_fifo_is_told_and_given_nothing() {
+async fn a_queue_that_is_not_fifo_is_reported_and_given_nothing() {
     let Some(sqs) = Sqs::new() else { return };
     let name = unique("standard");
     let queue = sqs.server.make(&name, &[]);
@@ -152,12 +152,12 @@ async fn a_queue_that_is_not_fifo_is_told_and_given_nothing() {
         }
     };
     let mut sink = at(&queue).await;
-    assert!(sink.guarantee().violations[0].contains("make a FIFO queue"), "{:?}", sink.guarantee());
+    assert!(sink.guarantee().violations[0].contains("create a FIFO queue"), "{:?}", sink.guarantee());
     let answers = sink.publish(&[event("t", "a", 1)]).await;
     assert!(matches!(&answers[0], Published::Failed(error) if !error.is_maybe_published()), "{answers:?}");
     assert_eq!(sqs.server.len(&queue), 0);
     let missing = at(&sqs.server.queue("no-such.fifo")).await.guarantee();
-    assert!(missing.violations[0].contains("make it first"), "{missing:?}");
+    assert!(missing.violations[0].contains("create it first"), "{missing:?}");
     let right = sqs.server.make(&format!("{name}.fifo"), &[]);
     assert_eq!(at(&right).await.guarantee().violations, Vec::<String>::new());
 }
@@ -230,7 +230,7 @@ async fn what_is_in_doubt_for_longer_than_repeats_are_known_is_parked_and_not_se
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn where_nobody_listens_nothing_is_in_doubt() {
+async fn without_a_listener_nothing_is_in_doubt() {
     // Ours as long as the test runs, and deaf.
     let socket = tokio::net::TcpSocket::new_v4().unwrap();
     socket.bind(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();

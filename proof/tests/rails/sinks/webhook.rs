@@ -131,7 +131,7 @@ struct Hooks {
 
 impl Hooks {
     fn new() -> Option<Self> {
-        // Named beforehand: a sink is told its endpoints when it is opened.
+        // Named beforehand: a sink is given its endpoints when it is opened.
         let topics = (0..3).map(|_| unique("law")).collect();
         Some(Self { receiver: Receiver::start(), topics: Mutex::new(topics) })
     }
@@ -205,7 +205,7 @@ async fn only_a_success_confirms_and_a_redirect_is_not_followed() {
     let mut sink = receiver.options(&topics).open();
     let events: Vec<_> = topics.iter().map(|topic| event(topic, "a", 1)).collect();
     let answers = sink.publish(&events).await;
-    let told: Vec<_> = answers
+    let classes: Vec<_> = answers
         .iter()
         .map(|answer| match answer {
             Published::Confirmed => "confirmed",
@@ -216,7 +216,7 @@ async fn only_a_success_confirms_and_a_redirect_is_not_followed() {
         .collect();
     let wanted =
         ["confirmed", "failed", "refused", "failed", "failed", "refused", "refused", "failed", "in doubt"];
-    assert_eq!(told, wanted);
+    assert_eq!(classes, wanted);
     assert_eq!(receiver.read("x").len(), 0, "the redirect was followed");
     let answers = sink.publish(&[event("unknown", "a", 1)]).await;
     assert!(matches!(&answers[0], Published::Refused(_)), "{answers:?}");
@@ -234,7 +234,7 @@ async fn addresses_inside_are_not_connected_to_unless_allowed() {
             matches!(&answers[0], Published::Failed(error) if !error.is_maybe_published()),
             "{host}: {answers:?}"
         );
-        assert!(format!("{answers:?}").contains("an address inside"), "{host}: {answers:?}");
+        assert!(format!("{answers:?}").contains("private address"), "{host}: {answers:?}");
     }
     assert_eq!(*receiver.connections.lock().unwrap(), 0, "somebody connected");
 }
@@ -284,7 +284,7 @@ async fn behind_tls(receiver: &Receiver, dir: &std::path::Path) -> u16 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn tls_is_spoken_with_whom_an_authority_vouches_for_and_with_nobody_else() {
+async fn tls_is_spoken_only_with_whom_an_authority_vouches_for() {
     let (receiver, at) = (Receiver::start(), tempfile::tempdir().unwrap());
     certificates(at.path());
     let port = behind_tls(&receiver, at.path()).await;
@@ -297,7 +297,7 @@ async fn tls_is_spoken_with_whom_an_authority_vouches_for_and_with_nobody_else()
     let mut trusted = sink("localhost", Some("ca.pem"));
     assert!(confirmed(&trusted.publish(&[event("tls", "a", 1), event("tls", "a", 2)]).await));
     assert_eq!(texts(&receiver.read("tls")), ["1", "2"]);
-    // Of an authority nobody asked, of the system's, and for another name.
+    // Of an authority that did not sign it, of the system's, and for another name.
     for mut sink in
         [sink("localhost", Some("other.pem")), sink("localhost", None), sink("127.0.0.1", Some("ca.pem"))]
     {
@@ -378,7 +378,7 @@ async fn an_endpoint_that_comes_back_is_tried_by_one_event_and_then_by_all() {
     let still = sink.publish(&events[..1]).await;
     // For a second it is left alone; who comes later is the one that tries it.
     let in_time = begun.elapsed() < Duration::from_secs(1);
-    assert!(!in_time || format!("{still:?}").contains("it is tried again in"), "{still:?}");
+    assert!(!in_time || format!("{still:?}").contains("next attempt in"), "{still:?}");
     let until = Instant::now() + SOON;
     let mut back = confirmed(&still);
     while !back {
@@ -414,7 +414,7 @@ async fn what_there_is_no_time_for_is_not_tried() {
 async fn an_endpoint_is_away_by_itself_only_where_another_can_be_reached() {
     let (receiver, (address, _)) = (Receiver::start(), silent().await);
     let events: Vec<_> = (0..20).map(|n| event("silent", &format!("k{n}"), 1)).collect();
-    // Nobody sends anything to the other one.
+    // Nothing is sent to the other one.
     for (others, one_place) in [(&["good"][..], true), (&[], false)] {
         let options = receiver.options(others).attempt_timeout(Duration::from_secs(1));
         let mut sink = options.endpoint("silent", &format!("http://{address}/"), SECRET).unwrap().open();

@@ -19,7 +19,7 @@ pub async fn killed_at_every_point<B: Broker>(url: &str) {
     for point in points {
         for round in 0..rounds(1) {
             scene.publish(150).await;
-            // A static member of Kafka's: whoever comes back under its name need not wait until the dead one is missed.
+            // A static member of Kafka's: one that comes back under its name need not wait until the dead is missed.
             let mut worker = scene.worker("right", "one", Some(&format!("{point}:{}", round + 2)));
             assert_eq!(worker.wait_for_point(SOON).unwrap(), point);
             worker.kill().unwrap();

@@ -46,7 +46,7 @@ async fn until_no_letters(scene: &Scene) {
 #[tokio::test(flavor = "multi_thread")]
 async fn killed_between_letter_and_offset_there_is_one_letter_and_retried_it_has_one_effect() {
     let Some(kafka) = require(Service::Kafka) else { return };
-    let at = format!("{}:2", crash::AFTER_BURY);
+    let at = format!("{}:2", crash::AFTER_DEAD_LETTER);
     let Some(scene) = with_letters(kafka.url(), "dead", &at).await else { return };
     assert_eq!(scene.letters().await.len(), 20);
     assert!(accounted(&scene).await, "{:?} {:?}", scene.ids().await, scene.letters().await);
@@ -82,7 +82,7 @@ async fn a_letter_that_is_written_after_the_offset_is_lost() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_letter_that_is_handled_without_its_mark_has_two_effects() {
     let Some(kafka) = require(Service::Kafka) else { return };
-    let Some(scene) = with_letters(kafka.url(), "dead", crash::AFTER_BURY).await else { return };
+    let Some(scene) = with_letters(kafka.url(), "dead", crash::AFTER_DEAD_LETTER).await else { return };
     assert_eq!(scene.tables().await.retry_all(&DeadLetterFilter::new()).await.unwrap(), 20);
     let mut worker = scene.worker("unmarked", "one", Some(crash::BEFORE_LETTER_GOES));
     worker.wait_for_point(SOON).unwrap();

@@ -18,7 +18,7 @@ use crate::sources::scene::{Broker, Scene};
 use crate::sources::sqs::Fifo;
 use crate::sources::{SOON, messages, rounds};
 
-/// Servers are killed in each so manieth round.
+/// Servers are killed every so many rounds.
 const OUTAGE_EVERY: u32 = 5;
 
 /// What has happened.

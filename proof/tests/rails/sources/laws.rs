@@ -56,7 +56,7 @@ async fn what_is_not_done_comes_again_and_what_is_done_does_not() {
     scene.end().await;
 }
 
-/// Whoever begins with what comes from now on has a place from its first message on: given and not done, it comes again.
+/// A group that begins with the latest has an offset from its first message on: given and not done, it comes again.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_came_to_one_that_begins_with_the_latest_is_not_lost_with_it() {
     let Some(kafka) = require(Service::Kafka) else { return };

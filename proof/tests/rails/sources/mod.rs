@@ -35,7 +35,7 @@ fn messages(default: usize) -> usize {
     std::env::var("SEMEL_MESSAGES").ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
-/// A name nobody has used before: servers keep their data from run to run.
+/// A new name: servers keep their data from run to run.
 fn unique(prefix: &str) -> String {
     let nanos = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos());
     format!("{prefix}_{}_{nanos}_{}", std::process::id(), fastrand::u16(..))

@@ -52,7 +52,7 @@ impl JetStream {
     async fn left(&self) -> usize {
         match self.info().await {
             Some(info) => info.num_ack_pending + usize::try_from(info.num_pending).unwrap(),
-            // Nobody has read yet.
+            // No consumer has read yet.
             None => {
                 let stream = self.context.get_stream(&self.name).await.unwrap();
                 usize::try_from(stream.cached_info().state.messages).unwrap()
@@ -195,7 +195,7 @@ async fn a_consumer_that_would_lose_messages_is_refused() {
     // One that is not there is not made by who may not.
     let mut source = NatsSource::options(nats.url(), &name, "none").create(false).open().unwrap();
     let error = source.receive(1, Duration::ZERO).await.unwrap_err();
-    assert!(error.to_string().contains("make it first"), "{error}");
+    assert!(error.to_string().contains("create it first"), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

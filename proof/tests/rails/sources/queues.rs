@@ -49,7 +49,7 @@ async fn killed_at_random_while_others_come_and_go<B: Broker>(mut scene: Scene<B
 }
 
 /// What is done for the broker before it has its effect is lost with the process.
-async fn told_before_the_effect<B: Broker>(mut scene: Scene<B>) {
+async fn acked_before_the_effect<B: Broker>(mut scene: Scene<B>) {
     scene.publish(400).await;
     // Not in the first round, which may have but a few.
     let mut worker = scene.worker("early", "one", Some(&format!("{}:4", crash::AFTER_MARK)));
@@ -58,9 +58,9 @@ async fn told_before_the_effect<B: Broker>(mut scene: Scene<B>) {
     caught(scene).await;
 }
 
-/// Whoever tells of one message and means all before it loses those that were not done.
-async fn told_of_all_before<B: Broker>(mut scene: Scene<B>) {
-    // Until it is: it may have had all that it was given, and what it told may not have left the process.
+/// An ack of one message that means all before it loses those that were not done.
+async fn acked_all_before<B: Broker>(mut scene: Scene<B>) {
+    // Until it is: it may have had all that it was given, and what it acked may not have left the process.
     for nth in (2..7).cycle().take(30) {
         scene.publish(200).await;
         let mut worker = scene.worker("past", "one", Some(&format!("{}:{nth}", crash::AFTER_ACK)));
@@ -71,12 +71,12 @@ async fn told_of_all_before<B: Broker>(mut scene: Scene<B>) {
             return scene.end().await;
         }
     }
-    panic!("what was told past a message that was not done was never caught");
+    panic!("what was acked past a message that was not done was never caught");
 }
 
 async fn caught<B: Broker>(scene: Scene<B>) {
     scene.empty(scene.worker("right", "one", None), "one").await;
-    assert!(!scene.judge_without_order().await.is_empty(), "what was told and had no effect is lost");
+    assert!(!scene.judge_without_order().await.is_empty(), "what was acked and had no effect is lost");
     scene.end().await;
 }
 
@@ -106,15 +106,15 @@ macro_rules! queue {
             }
 
             #[tokio::test(flavor = "multi_thread")]
-            async fn what_is_told_before_its_effect_is_caught() {
+            async fn what_is_acked_before_its_effect_is_caught() {
                 let Some((_broker, scene)) = scene::<$shared>().await else { return };
-                told_before_the_effect(scene).await;
+                acked_before_the_effect(scene).await;
             }
 
             #[tokio::test(flavor = "multi_thread")]
-            async fn what_is_told_past_a_message_that_is_not_done_is_caught() {
+            async fn what_is_acked_past_a_message_that_is_not_done_is_caught() {
                 let Some((_broker, scene)) = scene::<$shared>().await else { return };
-                told_of_all_before(scene).await;
+                acked_all_before(scene).await;
             }
         }
     };
@@ -123,7 +123,7 @@ macro_rules! queue {
 queue!(rabbitmq, Service::Rabbitmq, Queue<Quorum>, Queue<Classic>);
 queue!(redis_stream, Service::Redis, RedisStream, RedisStream);
 
-/// One active consumer keeps the order of keys, whoever comes, goes and is killed.
+/// One active consumer keeps the order of keys, although consumers come, go and are killed.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "prove: kills at random"]
 async fn a_queue_with_a_single_active_consumer_keeps_its_order() {

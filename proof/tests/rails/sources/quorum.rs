@@ -35,7 +35,7 @@ async fn the_broker_of_a_quorum_queue_is_killed_and_each_message_has_its_effect_
             broker.restart().unwrap();
             broker
         });
-        // Goes on while the broker goes, is away and comes: what nobody confirmed is published again.
+        // Goes on while the broker goes, is away and comes: what was not confirmed is published again.
         while !back.is_finished() {
             scene.publish(100).await;
         }
@@ -74,6 +74,6 @@ async fn what_a_quorum_queue_hears_before_its_effect_is_caught() {
     worker.kill().unwrap();
     scene.publish(100).await;
     scene.empty(scene.worker("right", "-", None), "-").await;
-    assert!(!scene.judge_without_order().await.is_empty(), "what was told and had no effect is lost");
+    assert!(!scene.judge_without_order().await.is_empty(), "what was acked and had no effect is lost");
     scene.end().await;
 }

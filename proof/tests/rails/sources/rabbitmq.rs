@@ -171,8 +171,8 @@ impl Rabbitmq {
         let (_connection, channel) = channel(&self.url).await?;
         let passive = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
         let queue = self.queue.as_str().into();
-        let told = channel.queue_declare(queue, passive, FieldTable::default()).await?;
-        Ok(usize::try_from(told.message_count()).unwrap())
+        let declared = channel.queue_declare(queue, passive, FieldTable::default()).await?;
+        Ok(usize::try_from(declared.message_count()).unwrap())
     }
 }
 
@@ -226,7 +226,7 @@ async fn what_is_not_done_comes_again<K: Kind>(rabbitmq: &services::Lease) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn with_the_queue_or_the_connection_everything_is_lost_and_told() {
+async fn with_the_queue_or_the_connection_everything_is_lost_and_reported() {
     let Some(rabbitmq) = require(Service::Rabbitmq) else { return };
     let Some(mut scene) = Scene::<Queue<Classic>>::new(rabbitmq.url()).await else { return };
     scene.publish(30).await;
@@ -313,7 +313,7 @@ impl SourceHarness for Law {
         RabbitmqSource::options(self.0.url(), queue).open().unwrap()
     }
 
-    /// It tells only of those that nobody has.
+    /// It counts only those that no consumer has.
     async fn left(&self, _: &str) -> Option<usize> {
         None
     }

@@ -68,7 +68,7 @@ impl Broker for RedisStream {
         }
     }
 
-    /// Those that somebody has, and those that nobody got. Before there is a group it is all.
+    /// Those that a consumer has, and those that none got. Before there is a group it is all.
     async fn behind(&self) -> usize {
         let mut connection = self.connection().await.unwrap();
         let groups: StreamInfoGroupsReply = connection.xinfo_groups(&self.stream).await.unwrap();
@@ -174,7 +174,7 @@ async fn is_kept(last: bool) -> bool {
     one.keep(&held).await.unwrap();
     assert_eq!(one.lost().len(), 35);
     other.keep(&[]).await.unwrap();
-    assert!(other.lost().is_empty(), "nobody took them back");
+    assert!(other.lost().is_empty(), "they were not taken back");
     other.settle(&all(&claimed, Settle::Ack)).await.unwrap();
     assert_eq!(scene.behind().await, 0);
     one.leave().await.unwrap();
@@ -206,7 +206,7 @@ async fn a_stream_keeps_its_messages_for_as_long_as_its_oldest_is_old() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_trimmed_away_is_told_and_what_is_out_is_handled_all_the_same() {
+async fn what_is_trimmed_away_is_reported_and_what_is_out_is_handled_all_the_same() {
     let Some(redis) = require(Service::Redis) else { return };
     let Some(mut scene) = Scene::<RedisStream>::new(redis.url()).await else { return };
     scene.publish(30).await;
@@ -217,10 +217,10 @@ async fn what_is_trimmed_away_is_told_and_what_is_out_is_handled_all_the_same() 
     let held: Vec<Receipt> = came.iter().map(|delivery| delivery.receipt).collect();
     for _ in 0..2 {
         one.keep(&held).await.unwrap();
-        assert!(one.lost().is_empty(), "it has them, and nobody else");
+        assert!(one.lost().is_empty(), "only it has them");
     }
     one.settle(&all(&came[..10], Settle::Ack)).await.unwrap();
-    // Of the ten that are left five are trimmed away when nobody has a copy.
+    // Of the ten that are left five are trimmed away when no consumer has a copy.
     trim(&mut connection, &scene.name, 25).await;
     drop(one);
     let mut again = open(redis.url(), &scene, "one");
@@ -254,7 +254,7 @@ async fn what_is_trimmed_away_and_given_up_is_counted() {
     let _: i64 = connection.xgroup_destroy(&scene.name, &scene.name).await.unwrap();
     assert!(source.receive(1, WAIT).await.is_err_and(|error| error.may_retry()));
     assert_eq!((source.lost().len(), source.trimmed()), (7, 7));
-    // Ten again, of which it hears, and one of which it has not heard when it leaves.
+    // Ten again, which it notices, and one which it has not noticed when it leaves.
     receive(&mut source, 15).await;
     trim(&mut connection, &scene.name, 20).await;
     source.keep(&[]).await.unwrap();

@@ -30,7 +30,7 @@ pub trait Broker: Sized + Sync {
     /// Publishes messages, each the `n`th of its key: `key/n` is its id and `n` its payload.
     fn publish(&self, messages: &[(String, usize)]) -> impl Future<Output = ()> + Send;
 
-    /// Messages, repeated ones included, that the group has not told the broker to be done with.
+    /// Messages, repeated ones included, that the group has not acked.
     fn behind(&self) -> impl Future<Output = usize> + Send;
 }
 
@@ -155,7 +155,7 @@ impl<B: Broker> Scene<B> {
         self.reach(self.expected()).await;
     }
 
-    /// Messages, repeated ones included, that the group has not told the broker to be done with.
+    /// Messages, repeated ones included, that the group has not acked.
     pub async fn behind(&self) -> usize {
         self.broker.behind().await
     }
@@ -169,13 +169,13 @@ impl<B: Broker> Scene<B> {
         }
     }
 
-    /// Works until everything has its effect and the broker was told so.
+    /// Works until everything has its effect and is acked.
     pub async fn finish(&self, worker: Child, member: &str) {
         self.reach_all().await;
         self.empty(worker, member).await;
     }
 
-    /// Works until the broker was told of everything it has, asked when nobody holds anything.
+    /// Works until everything the broker has is acked, asked when no consumer holds anything.
     pub async fn empty(&self, mut worker: Child, member: &str) {
         let until = Instant::now() + SOON;
         loop {

@@ -57,7 +57,7 @@ async fn all_connections_of_postgres_are_taken() {
         tokio::time::sleep(TAKEN).await;
     };
     let judgement = scene.under("postgres crowded", Doubt::None, fault).await;
-    assert!(judgement.expect_clean().unavailable > 0, "nobody noticed: {judgement}");
+    assert!(judgement.expect_clean().unavailable > 0, "no caller noticed: {judgement}");
     // The store closes its connections some time after it is dropped.
     place.say(terminate).await;
     place.say(format!("DROP OWNED BY {role}; DROP ROLE {role}")).await;
@@ -109,7 +109,7 @@ async fn all_are_taken(service: Service) {
         assert!(had >= CONNECTIONS, "{had} connections were taken");
     };
     let judgement = scene.under(&format!("{service} crowded"), Doubt::None, fault).await;
-    assert!(judgement.expect_clean().unavailable > 0, "nobody noticed: {judgement}");
+    assert!(judgement.expect_clean().unavailable > 0, "no caller noticed: {judgement}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -147,7 +147,7 @@ async fn all_connections_of_redis_are_taken() {
         assert_eq!(had, CONNECTIONS - 1, "not all connections were taken");
     };
     let judgement = scene.under("redis crowded", Doubt::None, fault).await;
-    assert!(judgement.expect_clean().unavailable > 0, "nobody noticed: {judgement}");
+    assert!(judgement.expect_clean().unavailable > 0, "no caller noticed: {judgement}");
 }
 
 async fn run(connection: &mut sqlx::MySqlConnection, sql: &str) {
@@ -177,14 +177,14 @@ async fn our_own_are_busy<S: Store>(service: Service, open: impl AsyncFn(&str) -
         proxy.set(Fault::Pass);
     };
     let judgement = scene.under(&format!("{service} queue full"), Doubt::None, fault).await;
-    assert!(judgement.expect_clean().unavailable > 0, "nobody noticed: {judgement}");
+    assert!(judgement.expect_clean().unavailable > 0, "no caller noticed: {judgement}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "prove: random traffic"]
 async fn our_own_connections_to_postgres_are_busy() {
     our_own_are_busy(Service::Postgres, async |url| {
-        PostgresStore::options(url)?.lanes(1).batch_max(1).queue_max(1).open().await
+        PostgresStore::options(url)?.connections(1).batch_max(1).queue_max(1).open().await
     })
     .await;
 }

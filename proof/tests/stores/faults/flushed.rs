@@ -25,11 +25,11 @@ async fn a_flushed_redis_is_closed_until_a_person_accepts_the_loss() {
 
     let judgement = judge(&scene.party, intents, Doubt::Lost).await.unwrap();
     println!("redis flushed: {judgement}");
-    assert!(judgement.expect_clean().lost > 0, "nobody was told: {judgement}");
+    assert!(judgement.expect_clean().lost > 0, "no caller learned that data is lost: {judgement}");
     // Closed: old intents and new ones, in this process and in one that starts now.
     let before = charges(&scene);
     for number in 0..intents + 30 {
-        assert_eq!(Scene::told(&scene.party, number).await, What::Lost);
+        assert_eq!(Scene::answer_of(&scene.party, number).await, What::Lost);
     }
     assert_eq!(charges(&scene), before, "something ran after the loss");
     let as_a_service = place.patient_url().replace("&create=yes", "");
@@ -42,7 +42,7 @@ async fn a_flushed_redis_is_closed_until_a_person_accepts_the_loss() {
     let patient = Settings { store_timeout: PATIENCE, ..Settings::default() };
     let later = Scene::with_dir(place.patient_store().await, patient, scene.dir());
     for number in intents..intents + 30 {
-        assert!(matches!(Scene::told(&later, number).await, What::Done(_)));
+        assert!(matches!(Scene::answer_of(&later, number).await, What::Done(_)));
     }
     let after = charges(&scene);
     assert_eq!(

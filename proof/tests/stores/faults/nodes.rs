@@ -23,7 +23,7 @@ async fn a_cluster_node_is_killed_and_started_again() {
         blocking(|| cluster.wait_until_whole(3));
     };
     let judgement = scene.under("a cluster node killed", Doubt::None, fault).await;
-    assert!(judgement.expect_clean().unavailable > 0, "nobody noticed: {judgement}");
+    assert!(judgement.expect_clean().unavailable > 0, "no caller noticed: {judgement}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -70,7 +70,7 @@ async fn a_part_is_lost(scene: &Scene, place: &Place, intents: usize, name: &str
     assert!(options().accept_loss().await.unwrap().is_whole());
     let patient = Settings { store_timeout: PATIENCE, ..Settings::default() };
     let later = Scene::with_dir(place.patient_store().await, patient, scene.dir());
-    assert!(matches!(Scene::told(&later, intents).await, What::Done(_)));
+    assert!(matches!(Scene::answer_of(&later, intents).await, What::Done(_)));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -18,10 +18,10 @@ async fn stands_still(service: Service, what: &str, still: Duration, settings: S
         blocking(|| server.resume()).expect("it goes on");
     };
     // A claim that was sent to the paused server may be carried out when its caller has long given up, and given
-    // the claim back before: nobody runs under it, and an opaque intent is held that never started.
+    // the claim back before: nothing runs under it, and an opaque intent is held that never started.
     let judgement = scene.under(&format!("{service} paused {what}"), Doubt::Some, fault).await;
     judgement.expect_clean();
-    assert!(judgement.unavailable > 0, "nobody noticed: {judgement}");
+    assert!(judgement.unavailable > 0, "no caller noticed: {judgement}");
     assert_eq!(judgement.uncertain_happened, 0, "what happened is known by its owner: {judgement}");
 }
 

@@ -28,7 +28,7 @@ const CALLERS: usize = 4;
 
 /// What is wrong with the store.
 enum Bug {
-    /// A claim whose answer was lost is reported as not carried out, and given to whoever asks next.
+    /// A claim whose answer was lost is reported as not carried out, and given to the next caller.
     DoubtIsNo(Arc<Doubted>),
     /// Outcomes of these intents are acknowledged and thrown away.
     OutcomesDropped(BTreeSet<IntentId>),
@@ -114,8 +114,8 @@ fn expect_objection(judgement: &Judgement, wanted: &[&str]) {
     assert!(objects, "the judge saw nothing wrong: {judgement} {:?}", judgement.objections);
 }
 
-/// Each of `intents` that nothing else protects is asked for by so many callers at once, until they are told or have no
-/// more patience.
+/// Each of `intents` that nothing else protects is asked for by so many callers at once, until they have an answer or
+/// no more patience.
 async fn all_ask(party: &Party, intents: Range<usize>, callers: usize, patience: Duration) {
     let mut calls = JoinSet::new();
     let (opaque, until) =
@@ -138,7 +138,8 @@ async fn a_store_that_takes_doubt_for_no_is_caught() {
     let mut intents = 0;
     let struck = async {
         while !doubted.given_twice() {
-            // Everybody has asked before, so there are connections: on those the next claims are carried out unheard.
+            // Everybody has asked before, so there are connections: on those the next claims are carried out, and their
+            // answers lost.
             let (before, asked_for) = (intents..intents + AT_ONCE, intents + AT_ONCE..intents + 2 * AT_ONCE);
             all_ask(&scene.party, before, CALLERS, PATIENCE).await;
             proxy.set(Fault::DropResponse);
@@ -161,7 +162,7 @@ async fn a_store_that_drops_outcomes_is_caught() {
     let store = Planted::on(place.store().await, Bug::OutcomesDropped(dropped));
     let scene = Scene::with(store, Settings { lease: Duration::from_secs(1), ..Settings::default() });
     let judgement = scene.under("outcomes dropped", Doubt::Some, async || {}).await;
-    expect_objection(&judgement, &["told done, and the store does not know it"]);
+    expect_objection(&judgement, &["answered done, and the store does not know it"]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -15,7 +15,7 @@ const INTENTS: usize = 400;
 const LEASE: Duration = Duration::from_secs(2);
 const YEAR: u64 = 365 * 24 * 60 * 60;
 
-/// The store one of these tests is on. The cluster is the shared one: nobody hurts it here.
+/// The store one of these tests is on. The cluster is the shared one: no test hurts it here.
 struct Shared {
     place: Option<Place>,
     scene: Scene,
@@ -72,13 +72,13 @@ async fn one_of_two_is_killed(shared: Shared, name: &str) {
     let seed = shared.scene.seed();
     let (steady, _) = shared.start(&[], seed);
     for life in 1..=3 {
-        let (mut doomed, _) = shared.start(&[], seed.wrapping_add(life));
+        let (mut victim, _) = shared.start(&[], seed.wrapping_add(life));
         tokio::time::sleep(Duration::from_millis(700)).await;
-        doomed.kill().unwrap();
+        victim.kill().unwrap();
     }
     tokio::time::sleep(Duration::from_millis(500)).await;
     Shared::end(steady);
-    // What the dead one was at is uncertain, where nothing protects it and nobody can be asked.
+    // What the dead one was at is uncertain, where nothing protects it and no lookup can be asked.
     let judgement = shared.judged(&format!("{name}: one of two processes killed"), Doubt::Some).await;
     judgement.expect_clean();
     assert!(judgement.done > INTENTS, "{judgement}");

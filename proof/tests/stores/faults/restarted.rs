@@ -21,7 +21,7 @@ async fn killed_and_started_again(service: Service) {
         blocking(|| server.start()).expect("it starts again");
     };
     let judgement = scene.under(&format!("{service} killed"), Doubt::None, fault).await;
-    assert!(judgement.expect_clean().unavailable > 0, "nobody noticed: {judgement}");
+    assert!(judgement.expect_clean().unavailable > 0, "no caller noticed: {judgement}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

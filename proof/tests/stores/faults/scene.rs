@@ -63,8 +63,8 @@ impl Scene {
         soon(traffic.stop()).await.expect("everybody comes back")
     }
 
-    /// What a caller is told, who asks again while the store does not answer in time.
-    pub(crate) async fn told(party: &Party, number: usize) -> What {
+    /// The answer a caller gets that asks again while the store does not answer in time.
+    pub(crate) async fn answer_of(party: &Party, number: usize) -> What {
         for _ in 0..20 {
             let what = party.call(number).await.expect("the call ends");
             if what != What::Unavailable {
@@ -76,7 +76,7 @@ impl Scene {
 
     pub(crate) async fn settled(&self, name: &str, intents: usize, doubt: Doubt) -> Judgement {
         let mut drained = self.everybody_asks(&self.party, name, intents).await;
-        // Who was told "held" may have asked just before the owner of that claim gave it back: once more.
+        // A caller that got "held" may have asked just before the owner of that claim gave it back: once more.
         let later = Self::with_dir(self.party.store().clone(), self.settings, self.dir());
         drained &= self.everybody_asks(&later, name, intents).await;
         let mut judgement = judge(&self.party, intents, doubt).await.expect("the judge can look");

@@ -20,7 +20,7 @@ async fn tiered(authority: &Place, cache: &str) -> AnyStore {
     AnyStore::new(store.expect("the store opens"))
 }
 
-/// The cache dies, comes back, forgets, stands still and comes back: nobody is told so.
+/// The cache dies, comes back, forgets, stands still and comes back: no caller notices.
 async fn the_cache_fails(service: Service) {
     let Some(mut redis) = alone(Service::Redis) else { return };
     let Some(server) = require(service) else { return };
@@ -134,14 +134,14 @@ async fn the_database_is_restored_from_an_older_backup_behind_a_warm_cache() {
     semel::store::new_lineage(&place.patient_url()).await.unwrap();
     let store = tiered(&place, &cache).await;
     for number in &forgotten {
-        // Whatever the cache has is of another database now: the authority never heard of it, and decides.
+        // Whatever the cache has is of another database now: the authority has no record of it, and decides.
         let claimed = store.claim(claim(*number)).await.unwrap();
         assert!(!matches!(claimed, Claimed::Replay(_)), "the old cache was believed: {claimed:?}");
     }
     // What the backup has is answered as ever, with the same bytes.
     let after = Scene::with_dir(store, Settings::default(), scene.dir());
     for number in (0..intents).filter(|number| !forgotten.contains(number)) {
-        assert!(matches!(Scene::told(&after, number).await, What::Replayed(_)));
+        assert!(matches!(Scene::answer_of(&after, number).await, What::Replayed(_)));
     }
     judge(&after, intents, Doubt::Lost).await.unwrap().expect_clean();
     println!(

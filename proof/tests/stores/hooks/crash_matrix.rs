@@ -49,10 +49,10 @@ async fn a_server_on_sqlite_killed_at_every_point_handles_an_event_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_table_catches_a_success_that_is_told_before_the_commit() {
+async fn the_table_catches_a_success_that_is_answered_before_the_commit() {
     let Some(place) = Place::postgres().await else { return };
     let mut server = Server::start(&place, "early", Some(crash::BEFORE_COMMIT));
-    let told = Provider::stripe().send(server.address, "early").await;
+    let status = Provider::stripe().send(server.address, "early").await;
     let mut server = tokio::task::spawn_blocking(move || {
         server.child.wait_for_point(PATIENCE).unwrap();
         server
@@ -60,7 +60,7 @@ async fn the_table_catches_a_success_that_is_told_before_the_commit() {
     .await
     .unwrap();
     server.child.kill().unwrap();
-    assert_eq!(told, Some(200));
+    assert_eq!(status, Some(200));
     assert_eq!(place.effects("early").await, 0, "the provider will not send it again, and it is lost");
     place.end().await;
 }

@@ -45,7 +45,7 @@ async fn each_event_once(place: Place) {
                         assert_eq!(
                             place.effects(&event).await,
                             1,
-                            "{event}: success was told before the commit"
+                            "{event}: success was answered before the commit"
                         );
                         return 200;
                     }

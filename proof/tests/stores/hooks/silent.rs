@@ -56,7 +56,7 @@ async fn wait_for(what: &str, mut reached: impl AsyncFnMut() -> bool) {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "prove: waits for time-outs"]
-async fn nobody_waits_for_an_endpoint_that_never_answers() {
+async fn other_endpoints_do_not_wait_for_one_that_never_answers() {
     let (place, (address, tried)) = (Place::sqlite(), silent().await);
     let server = Server::start(&place, "good", None);
     let directory = tempfile::tempdir().unwrap();

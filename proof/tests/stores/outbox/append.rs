@@ -78,8 +78,8 @@ async fn many_events_keep_their_order_over_both_drivers() {
         .query("SELECT convert_from(payload, 'UTF8') FROM semel_outbox ORDER BY seq", &[])
         .await
         .unwrap();
-    let told: Vec<String> = rows.iter().map(|row| row.get(0)).collect();
-    assert_eq!(told, (0..150).map(|n| n.to_string()).collect::<Vec<_>>());
+    let payloads: Vec<String> = rows.iter().map(|row| row.get(0)).collect();
+    assert_eq!(payloads, (0..150).map(|n| n.to_string()).collect::<Vec<_>>());
     let too_many = vec![event(1); outbox::APPEND_EVENTS_MAX + 1];
     let mut tx = pool.begin().await.unwrap();
     let refused = append_all_tx(&mut tx, &too_many, Duplicates::Ignore).await.unwrap_err();
@@ -103,8 +103,8 @@ async fn a_second_event_of_one_key_is_refused_or_left_out() {
     tx.commit().await.unwrap();
     let rows =
         world.connect().await.query("SELECT payload FROM semel_outbox ORDER BY seq", &[]).await.unwrap();
-    let told: Vec<Vec<u8>> = rows.iter().map(|row| row.get(0)).collect();
-    assert_eq!(told, [b"0", b"2", b"4"]);
+    let payloads: Vec<Vec<u8>> = rows.iter().map(|row| row.get(0)).collect();
+    assert_eq!(payloads, [b"0", b"2", b"4"]);
     world.end().await;
 }
 
@@ -121,7 +121,7 @@ async fn of_many_who_append_one_key_at_once_one_does() {
                     let event = event(n).once(Key::new(format!("key-{key}")).unwrap());
                     let mut tx = pool.begin().await.unwrap();
                     let done = append_all_tx(&mut tx, &[event], Duplicates::Ignore).await.unwrap();
-                    // Every third rolls back: whoever waits for it comes in.
+                    // Every third rolls back: the next one in line comes in.
                     if (n + key) % 3 == 0 {
                         tx.rollback().await.unwrap();
                     } else {
@@ -192,10 +192,10 @@ fn sqlite_in_the_callers_file() {
     assert_eq!(headers, r#"{"region":"eu \"1\""}"#);
     assert_eq!(cause, intent.id().as_bytes());
     assert_eq!(payload, b"\x00\xff{}");
-    let mut told = connection.prepare("SELECT payload FROM semel_outbox ORDER BY seq").unwrap();
-    let told: Vec<Vec<u8>> =
-        told.query_map([], |row| row.get(0)).unwrap().map(Result::unwrap).skip(1).collect();
-    assert_eq!(told, (0..100).map(|n| n.to_string().into_bytes()).collect::<Vec<_>>());
+    let mut query = connection.prepare("SELECT payload FROM semel_outbox ORDER BY seq").unwrap();
+    let payloads: Vec<Vec<u8>> =
+        query.query_map([], |row| row.get(0)).unwrap().map(Result::unwrap).skip(1).collect();
+    assert_eq!(payloads, (0..100).map(|n| n.to_string().into_bytes()).collect::<Vec<_>>());
     connection
         .execute("INSERT INTO semel_outbox (topic, type, payload) VALUES ('t', 'made', x'7b7d')", [])
         .unwrap();

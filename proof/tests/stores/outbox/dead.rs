@@ -184,7 +184,7 @@ async fn a_late_word_is_not_about_the_message_that_came_instead(place: Place) {
     until(&queue, &tables, place.handler(poison), options(), async || queue.is_empty()).await;
     tables.handled(number).await.unwrap();
     tables.failed(number, "too late", 1).await.unwrap();
-    let letter = tables.find(number).await.unwrap().expect("nobody has handled it");
+    let letter = tables.find(number).await.unwrap().expect("it is not handled yet");
     assert_eq!((letter.state, &letter.payload[..]), (DeadLetterState::Dead, &b"instead!"[..]));
     assert_eq!((letter.key.as_deref(), letter.content_type.as_deref()), (Some("other"), Some("text/plain")));
     assert_eq!(letter.error, "cannot read instead!");
@@ -199,7 +199,7 @@ async fn what_is_being_handled_is_not_dropped(place: Place) {
     let taken = tables.due("mail", 10, Duration::from_secs(60)).await.unwrap();
     assert_eq!(taken.len(), 1);
     let error = tables.give_up(&[one, other], "a test").await.unwrap_err();
-    assert!(error.to_string().contains("being handled"), "{error}");
+    assert!(error.to_string().contains("being redelivered"), "{error}");
     assert_eq!(letters(&place).await.len(), 2, "all or none");
     place.end().await;
 }
@@ -220,7 +220,7 @@ async fn a_letter_goes_with_the_mark_of_its_message(place: Place) {
 
 async fn a_letter_without_a_name_is_handled_when_it_can_be_named(place: Place) {
     let (queue, tables) = (MemoryQueue::new("payments"), place.tables().await);
-    queue.push(None, &[("x-id", "7\u{0}")], "nameless");
+    queue.push(None, &[("x-id", "7\u{0}")], "unidentified");
     until(&queue, &tables, place.handler(|_| None), options(), async || queue.is_empty()).await;
     let letter = letters(&place).await.remove(0);
     assert!(letter.id.is_none() && letter.error.contains("has no id"), "{letter:?}");
@@ -233,7 +233,7 @@ async fn a_letter_without_a_name_is_handled_when_it_can_be_named(place: Place) {
         .await;
     assert!(place.effects().await.is_empty());
     retried(Identify::ByHeader("x-id".into()), |letter| letter.is_none()).await;
-    assert_eq!(place.effects().await, ["nameless"]);
+    assert_eq!(place.effects().await, ["unidentified"]);
     place.end().await;
 }
 
@@ -243,7 +243,7 @@ async fn marks_older_than_the_window_are_forgotten_beside_the_work(place: Place)
     for n in 0..40 {
         push(&queue, "k", &format!("{n}!"));
     }
-    // Two weeks unless told otherwise: nothing is that old, and what was dropped is kept as well.
+    // Two weeks by default: nothing is that old, and what was dropped is kept as well.
     let often = || options().prune_every(Duration::from_millis(1)).batch_max(5);
     until(&queue, &tables, place.handler(|_| None), often(), async || queue.is_empty()).await;
     assert_eq!(marks().await, 40);
@@ -274,8 +274,8 @@ async fn tables_of_the_first_version_are_brought_up(place: Place) {
         place.run("CREATE INDEX semel_inbox_of ON semel_inbox (batch)").await;
     }
     place.run("UPDATE semel_inbox_meta SET version = 1").await;
-    let told = semel::inbox::dead_letter::DeadLetterStore::open(&place.url).await.unwrap_err().to_string();
-    assert!(told.contains("semel migrate --inbox"), "{told}");
+    let error = semel::inbox::dead_letter::DeadLetterStore::open(&place.url).await.unwrap_err().to_string();
+    assert!(error.contains("semel migrate --inbox"), "{error}");
     for before in [1, VERSION] {
         assert_eq!(inbox::migrate(&place.url).await.unwrap().before, before);
     }

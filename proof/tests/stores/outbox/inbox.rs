@@ -52,7 +52,7 @@ macro_rules! laws {
                     if commits { tx.commit().await.unwrap() } else { tx.rollback().await.unwrap() }
                 }
                 assert_eq!(numbers!("SELECT n FROM effect", &pool), [7]);
-                // The work's own error is told, and after the rollback the message is as fresh as before.
+                // The work's own error is returned, and after the rollback the message is as fresh as before.
                 let mut tx = pool.begin().await.unwrap();
                 let failed = inbox.handle_tx(&mut tx, &message(8), async |_| Err::<(), _>("no")).await;
                 assert!(matches!(failed, Err(TxError::Work("no"))), "{failed:?}");
@@ -104,7 +104,7 @@ macro_rules! laws {
                 assert_eq!(judged, Ok(()));
             }
 
-            /// What inboxes often are: a table of the ids of messages, whoever has handled them.
+            /// What inboxes often are: a table of the ids of messages, without the consumer that handled them.
             #[tokio::test]
             async fn marks_that_all_consumers_share_are_caught() {
                 let Some(judged) = judged(|_| Inbox::new("everybody").unwrap()).await else { return };
@@ -263,12 +263,12 @@ mod swallowed {
         let inbox = Inbox::new("mail").unwrap().keep_results();
         let mut connection = world.pool.acquire().await.unwrap();
         sqlx::raw_sql("BEGIN").execute(&mut *connection).await.unwrap();
-        let told = inbox
+        let result = inbox
             .handle_tx(&mut *connection, &message(1), async |tx| {
                 sqlx::raw_sql("ROLLBACK").execute(tx).await.map(drop)
             })
             .await;
-        assert!(matches!(told, Err(TxError::Retry(_) | TxError::Database(_))), "{told:?}");
+        assert!(matches!(result, Err(TxError::Retry(_) | TxError::Database(_))), "{result:?}");
         for table in ["semel_inbox", "semel_inbox_result", "semel_inbox_batch"] {
             let count = format!("SELECT count(*) FROM {table}");
             let left: i64 =
@@ -297,8 +297,8 @@ mod swallowed {
         let marked = inbox.mark_all_tx(&mut tx, &[message(1)]).await.unwrap();
         // Swallowed: the driver would say that the commit worked.
         let _ = sqlx::query("SELECT 1 / 0").execute(&mut *tx).await;
-        let told = marked.end_tx(&mut tx).await;
-        assert!(told.is_err(), "{told:?}");
+        let result = marked.end_tx(&mut tx).await;
+        assert!(result.is_err(), "{result:?}");
         drop(tx);
         world.end().await;
     }
@@ -325,9 +325,9 @@ mod over_tokio_postgres {
         world.end().await;
     }
 
-    /// The snapshot is older than the mark: whoever comes second must not go on in it.
+    /// The snapshot is older than the mark: the second one must not go on in it.
     #[tokio::test]
-    async fn under_repeatable_read_the_second_is_told_to_begin_again() {
+    async fn under_repeatable_read_the_second_has_to_begin_again() {
         let Some(world) = Postgres::with(schema(Dialect::Postgres)).await else { return };
         let (mut first, mut second) = (world.connect().await, world.connect().await);
         let inbox = Inbox::new("mail").unwrap();
@@ -337,8 +337,8 @@ mod over_tokio_postgres {
         let mut tx = first.transaction().await.unwrap();
         inbox.handle_tx(&mut tx, &message(1), async |_| Ok::<_, ()>(())).await.unwrap();
         tx.commit().await.unwrap();
-        let told = inbox.handle_tx(&mut late, &message(1), async |_| Err::<(), _>("it ran")).await;
-        assert!(matches!(&told, Err(TxError::Retry(_))), "{told:?}");
+        let result = inbox.handle_tx(&mut late, &message(1), async |_| Err::<(), _>("it ran")).await;
+        assert!(matches!(&result, Err(TxError::Retry(_))), "{result:?}");
         drop(late);
         world.end().await;
     }

@@ -94,7 +94,7 @@ fn processes_killed_under_load_never_double_and_never_lose() {
         known.insert(key.as_str().to_owned());
     }
     for line in ledger.lines() {
-        assert!(known.contains(line), "an effect nobody knows of: {line}");
+        assert!(known.contains(line), "an effect that no caller knows of: {line}");
     }
     println!("{} effects, {} records, {held} held", ledger.lines().len(), records.len());
 }

@@ -88,23 +88,23 @@ fn named(key: u8) -> Intent {
     )
 }
 
-/// What a store said so far, told so that it can be compared: epochs differ between stores, their order does not.
-pub(crate) struct Told {
+/// What a store said so far, written so that it can be compared: epochs differ between stores, their order does not.
+pub(crate) struct Transcript {
     epochs: HashMap<u64, usize>,
     tickets: Vec<Ticket>,
     /// Times beyond what a store keeps are far away in both.
     far_ms: u64,
-    /// Whether it keeps the lease of what is finished, which is nobody's business any more.
+    /// Whether it keeps the lease of what is finished, which no longer matters.
     keeps_leases: bool,
 }
 
-impl Default for Told {
+impl Default for Transcript {
     fn default() -> Self {
         Self { epochs: HashMap::new(), tickets: Vec::new(), far_ms: 1 << 60, keeps_leases: true }
     }
 }
 
-impl Told {
+impl Transcript {
     /// A store that keeps shorter times, and no lease of what is finished.
     pub(crate) fn thrifty(far_ms: u64) -> Self {
         Self { far_ms, keeps_leases: false, ..Self::default() }
@@ -161,7 +161,7 @@ impl Told {
         self.tickets.iter().rev().nth(back).copied()
     }
 
-    /// What the store says to a request. To a wait it says nothing: that is for whoever has its clock.
+    /// What the store says to a request. To a wait it says nothing: that is for the owner of its clock.
     pub(crate) async fn play(&mut self, store: &impl Store, op: &Op) -> String {
         match op.clone() {
             Op::Claim { key, print, recipe, owner, effect, lease_ms } => {
@@ -218,7 +218,7 @@ impl Told {
                 let filter = Filter {
                     states: states.into_iter().map(|n| State::ALL[n]).collect(),
                     operation: operation.map(|n| ["pay", "refund", "other"][usize::from(n)].to_owned()),
-                    tenant: tenant.map(|n| ["a", "a%2Fb", "nobody"][usize::from(n)].to_owned()),
+                    tenant: tenant.map(|n| ["a", "a%2Fb", "stranger"][usize::from(n)].to_owned()),
                     older_than_ms: older,
                     after: None,
                     limit: 100,

@@ -196,7 +196,7 @@ fn laws_of_outcomes_hold_on_tiers_and_nothing_readable_is_in_either() {
         assert!(contains(&everything, b"2026-11"), "the outcome was not found");
         assert!(!contains(&everything, b"Jane"), "the database can be read");
 
-        // Whoever has the key is given it, by the cache as by the authority.
+        // A store with the key is given it, by the cache as by the authority.
         let secret = |claimed: Claimed| match claimed {
             Claimed::Replay(existing) => existing.record.outcome.clone().unwrap(),
             other => panic!("{other:?}"),
@@ -208,7 +208,7 @@ fn laws_of_outcomes_hold_on_tiers_and_nothing_readable_is_in_either() {
         assert_eq!(secret(store.claim_verified(claim("k")).await.unwrap()), cached);
         assert_eq!(store.look(claim("k").intent.id()).await.unwrap().unwrap().outcome, Some(cached));
 
-        // Whoever has another key, or none, gets an error: neither the sealed bytes nor leave to run again.
+        // A store with another key, or none, gets an error: neither the sealed bytes nor leave to run again.
         let other = Keys::new(SealKey::new("2026-11", [8; 32]).unwrap());
         let strange = Keys::new(SealKey::new("2027-01", [7; 32]).unwrap());
         for protection in
@@ -217,7 +217,7 @@ fn laws_of_outcomes_hold_on_tiers_and_nothing_readable_is_in_either() {
             let blind = Protected::new(place.open().await, protection);
             let hits = place.looks("hit");
             for claimed in [blind.claim(claim("k")).await, blind.claim_verified(claim("k")).await] {
-                let error = claimed.expect_err("nobody can open it");
+                let error = claimed.expect_err("it cannot be opened");
                 assert!(!error.to_string().contains("Jane"), "{error}");
             }
             assert!(blind.look(claim("k").intent.id()).await.is_err());

@@ -59,7 +59,7 @@ async fn world() -> Option<World> {
 }
 
 #[tokio::test]
-async fn retry_conflict_and_mismatch_are_told_apart() {
+async fn retry_conflict_and_mismatch_are_distinct_errors() {
     let Some(world) = world().await else { return };
     let pool = world.pool(4).await;
     let first = command("cmd-1", "case-7", 18);

@@ -1,4 +1,4 @@
-//! The seam: what goes in comes back, in the caller's transaction and nowhere else, and errors are told apart.
+//! The seam: what goes in comes back, in the caller's transaction and nowhere else, and errors are classified.
 
 use semel::tx::driver::{DriverErrorKind, Rows, Statement, Tx, Value};
 
@@ -63,7 +63,7 @@ async fn statements_run_in_the_callers_transaction_whatever_the_driver() {
     world.end().await;
 }
 
-async fn errors_are_told_apart<X: Tx>(tx: &mut X) {
+async fn errors_are_classified<X: Tx>(tx: &mut X) {
     assert_eq!(kind_of(tx, "SELECT * FROM no_such_table").await, DriverErrorKind::NoTables);
     assert_eq!(kind_of(tx, "SELECT 1").await, DriverErrorKind::Aborted);
 }
@@ -73,8 +73,8 @@ async fn errors_say_what_can_be_done() {
     let Some(world) = World::new().await else { return };
     let pool = world.pool(2).await;
     let mut client = world.connect().await;
-    errors_are_told_apart(&mut pool.begin().await.unwrap()).await;
-    errors_are_told_apart(&mut client.transaction().await.unwrap()).await;
+    errors_are_classified(&mut pool.begin().await.unwrap()).await;
+    errors_are_classified(&mut client.transaction().await.unwrap()).await;
     let mut tx = pool.begin().await.unwrap();
     assert_eq!(
         kind_of(&mut tx, "SELECT pg_terminate_backend(pg_backend_pid())").await,

@@ -7,7 +7,7 @@ use semel::tx::{Once, TxError, once_tx};
 use crate::tx::world::{World, asked, book, intent};
 
 #[tokio::test]
-async fn a_duplicate_with_an_older_snapshot_is_told_to_retry_the_transaction() {
+async fn a_duplicate_with_an_older_snapshot_has_to_retry_the_transaction() {
     let Some(world) = World::new().await else { return };
     let pool = world.pool(4).await;
     for level in ["REPEATABLE READ", "SERIALIZABLE"] {

@@ -57,7 +57,7 @@ async fn balance(pool: &PgPool, account: &str) -> i64 {
     ledger::balance(&mut tx, &AccountId::new(account).unwrap()).await.unwrap()
 }
 
-/// Operation `n` always wants the same, whoever asks for it.
+/// Operation `n` always wants the same, no matter which caller asks for it.
 fn wanted(n: u64) -> Posting {
     let mut random = fastrand::Rng::with_seed(n);
     let amount = random.i64(1..400);
@@ -119,15 +119,15 @@ async fn over_tokio_postgres(
     }
 }
 
-type Told = Arc<Mutex<HashMap<PostingId, Vec<PostingReceipt>>>>;
+type Receipts = Arc<Mutex<HashMap<PostingId, Vec<PostingReceipt>>>>;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn duplicates_and_concurrency_keep_the_sum_and_the_floors() {
     let Some(world) = World::new().await else { return };
     let pool = open(&world).await;
-    let (told, mut tasks) = (Told::default(), tokio::task::JoinSet::new());
+    let (by_id, mut tasks) = (Receipts::default(), tokio::task::JoinSet::new());
     for task in 0..8 {
-        let (pool, told, mut client) = (pool.clone(), Arc::clone(&told), world.connect().await);
+        let (pool, by_id, mut client) = (pool.clone(), Arc::clone(&by_id), world.connect().await);
         tasks.spawn(async move {
             let mut random = fastrand::Rng::with_seed(task);
             for _ in 0..60 {
@@ -140,22 +140,22 @@ async fn duplicates_and_concurrency_keep_the_sum_and_the_floors() {
                     over_tokio_postgres(&mut client, &posting, isolation, commits).await
                 };
                 if let Some(receipt) = receipt {
-                    told.lock().unwrap().entry(receipt.id).or_default().push(receipt);
+                    by_id.lock().unwrap().entry(receipt.id).or_default().push(receipt);
                 }
             }
         });
     }
     tasks.join_all().await;
     assert_eq!(imbalances(&pool).await, [""; 0]);
-    let told = told.lock().unwrap().clone();
-    for (id, receipts) in &told {
+    let by_id = by_id.lock().unwrap().clone();
+    for (id, receipts) in &by_id {
         assert_eq!(receipts.iter().filter(|it| !it.already).count(), 1, "{id}: {receipts:?}");
         assert!(receipts.iter().all(|it| it.posted_at_ms == receipts[0].posted_at_ms), "{id}: {receipts:?}");
     }
-    assert!(told.len() > 10, "{} operations went through", told.len());
-    // What is in the tables is what somebody was told, and no more.
-    assert_eq!(world.count("SELECT count(*) FROM semel_posting").await as usize, told.len() + 4);
-    let repeated = told.values().filter(|receipts| receipts.len() > 1).count();
+    assert!(by_id.len() > 10, "{} operations went through", by_id.len());
+    // The tables hold the postings that some caller has a receipt for, and no more.
+    assert_eq!(world.count("SELECT count(*) FROM semel_posting").await as usize, by_id.len() + 4);
+    let repeated = by_id.values().filter(|receipts| receipts.len() > 1).count();
     assert!(repeated > 5, "only {repeated} operations were asked for twice");
     for n in 0..4 {
         assert!(balance(&pool, &format!("customer:{n}")).await >= 0);
@@ -181,7 +181,7 @@ async fn of_many_who_spend_the_same_money_one_does() {
         let spent = tasks.join_all().await.into_iter().filter(|spent| *spent).count();
         assert_eq!((spent, balance(&pool, &customer).await), (1, 400), "{isolation}");
     }
-    // The same posting from many at once: all of them are told, one has done it.
+    // The same posting from many at once: all of them get the receipt, one has done it.
     let mut tasks = tokio::task::JoinSet::new();
     for _ in 0..16 {
         let pool = pool.clone();
@@ -208,7 +208,7 @@ async fn what_is_refused_leaves_the_transaction_usable() {
         (two("k", "customer:0", "revenue", 301), "with other lines"),
         (two("a", "customer:0", "revenue", 1_001), "below its floor"),
         (two("a", "customer:0", "dollars", 1), "exchange is two postings"),
-        (two("a", "customer:0", "nowhere", 1), "no account nowhere"),
+        (two("a", "customer:0", "nowhere", 1), "account nowhere does not exist"),
     ] {
         let error = ledger::post(&mut tx, &posting).await.unwrap_err().to_string();
         assert!(error.contains(says), "{says}: {error}");

@@ -88,7 +88,7 @@ async fn a_retry_resumes_after_the_last_committed_phase() {
 }
 
 #[tokio::test]
-async fn whoever_was_taken_over_is_fenced() {
+async fn an_owner_that_was_taken_over_is_fenced() {
     let Some(world) = World::new().await else { return };
     let pool = world.pool(4).await;
     let live = phases("live").lease(Duration::from_secs(60));
@@ -112,7 +112,7 @@ async fn whoever_was_taken_over_is_fenced() {
 }
 
 #[tokio::test]
-async fn nobody_takes_over_in_the_middle_of_a_phase() {
+async fn a_phase_is_not_taken_over_in_the_middle() {
     let Some(world) = World::new().await else { return };
     let pool = world.pool(4).await;
     let phases = phases("a").lease(SHORT);
@@ -255,7 +255,7 @@ async fn many_processes_at_once_run_each_phase_once() {
     world.end().await;
 }
 
-/// An operation that nobody went on with, decided by a person and forgotten after that.
+/// An operation that was abandoned, then decided by a person and forgotten after that.
 #[tokio::test]
 async fn a_sweep_takes_along_what_phases_left_behind() {
     let Some(world) = World::new().await else { return };
@@ -300,7 +300,7 @@ async fn a_sweep_takes_along_what_phases_left_behind() {
 }
 
 #[tokio::test]
-async fn results_are_stored_sealed_and_nobody_without_the_key_takes_over() {
+async fn results_are_stored_sealed_and_taking_over_needs_the_key() {
     let Some(world) = World::new().await else { return };
     let pool = world.pool(4).await;
     let keys = |id: &str, byte: u8| Keys::new(SealKey::new(id, [byte; 32]).unwrap());

@@ -178,7 +178,7 @@ async fn an_outcome_that_came_while_a_transaction_took_over_stands() {
         assert_eq!(record.outcome.unwrap().body_bytes().unwrap(), &b"77"[..]);
         assert_eq!(world.payments(&key).await, 0);
     }
-    // One that was brought and has expired by now is nobody's answer: it is written over.
+    // One that was brought and has expired by now is not replayed: it is written over.
     let Claimed::Run(ticket) = store.claim(claim("old", Effect::Keyed, 60_000)).await.unwrap() else {
         panic!()
     };

@@ -11,7 +11,7 @@ use semel::http::client::durable::{DurableError, End, FromJournal};
 use semel::http::client::{ClientError, FirstSent};
 
 use super::body::Chunks;
-use super::ledger::{Answer, Given, Told, request_body};
+use super::ledger::{Answer, Given, Seen, request_body};
 use super::machine::Client;
 use super::plan::Call;
 use super::scene::{Scene, TENANT};
@@ -44,7 +44,7 @@ impl Scene {
                 }
             },
         };
-        self.ledger.with(intent, |pages| pages.told.push(Told { amount, given }));
+        self.ledger.with(intent, |pages| pages.seen.push(Seen { amount, given }));
     }
 
     fn request(&self, intent: usize, amount: u64, process: usize) -> (http::request::Builder, String) {
@@ -139,11 +139,11 @@ impl Scene {
         match end {
             End::Answered(response) => {
                 let given = self.answered(intent, *response).await;
-                let told = Told { amount: amount(intent, false), given };
+                let seen = Seen { amount: amount(intent, false), given };
                 // Which of two requests was written down first is not known here; the journal is read at the end.
                 let sure = self.plan.intents[intent].calls.iter().all(|call| !call.other_request);
                 if sure {
-                    self.ledger.with(intent, |pages| pages.told.push(told));
+                    self.ledger.with(intent, |pages| pages.seen.push(seen));
                 }
             }
             End::Expired => self.stage.count("expired", 1),

@@ -9,7 +9,7 @@ use semel::http::client::durable::{FromJournal, JournalState};
 
 use super::application::{amount, read};
 use super::draw::{ON_ITS_WAY_MAX_MS, RUN_TAKES_MAX_MS};
-use super::ledger::{Answer, Given, Pages, Told, request_body};
+use super::ledger::{Answer, Given, Pages, Seen, request_body};
 use super::plan::{Delivery, Settings, What};
 use super::scene::{Scene, TENANT};
 use crate::world::Violation;
@@ -84,7 +84,7 @@ impl Scene {
                 }
                 let Some(answer) = read(response).await else { continue };
                 self.stage.count("recorded answers", 1);
-                let recorded = Told { amount, given: Given::Answer(answer) };
+                let recorded = Seen { amount, given: Given::Answer(answer) };
                 self.ledger.with(intent, |pages| pages.recorded = Some(recorded));
             }
         }
@@ -146,11 +146,11 @@ impl Scene {
     }
 
     fn judge_answers(&self, intent: usize, pages: &Pages) -> Result<(), Violation> {
-        for told in pages.told.iter().chain(&pages.recorded) {
-            let Given::Answer(answer) = &told.given else { continue };
+        for seen in pages.seen.iter().chain(&pages.recorded) {
+            let Given::Answer(answer) = &seen.given else { continue };
             let same = |(amount, given): &(u64, Answer)| {
                 let body = answer.not_kept || given.body == answer.body;
-                *amount == told.amount && given.status == answer.status && body
+                *amount == seen.amount && given.status == answer.status && body
             };
             if !pages.finals.iter().any(same) {
                 let Answer { status, body, .. } = answer;
@@ -175,7 +175,7 @@ impl Scene {
         if twice || planned.calls.len() > 1 || pages.charges.is_empty() {
             return Ok(());
         }
-        match pages.told.last().map(|told| &told.given) {
+        match pages.seen.last().map(|seen| &seen.given) {
             Some(given @ (Given::NotSent | Given::Refused)) => {
                 let what = format!("intent {intent}: charged, but its caller was given {given:?}");
                 Err(Violation::new(NOT_SENT_IS_TRUE, what))

@@ -38,7 +38,7 @@ pub(super) enum Given {
 
 /// What a caller was given.
 #[derive(Clone, Debug)]
-pub(super) struct Told {
+pub(super) struct Seen {
     pub(super) amount: u64,
     pub(super) given: Given,
 }
@@ -54,16 +54,16 @@ pub(super) struct Pages {
     pub(super) charges: Vec<(Duration, u64)>,
     /// Answers of the service that are final, with the amount they are about.
     pub(super) finals: Vec<(u64, Answer)>,
-    /// Answers that say "about the caller" or "do not retry": whoever got one may hold the intent.
+    /// Answers that say "about the caller" or "do not retry": a caller that got one may hold the intent.
     pub(super) may_hold: bool,
     /// What callers were given.
-    pub(super) told: Vec<Told>,
+    pub(super) seen: Vec<Seen>,
     /// When the application first called.
     pub(super) first_call: Option<Duration>,
     /// The longest call of a client.
     pub(super) longest_call: Duration,
     /// Answers found in the journal at the end.
-    pub(super) recorded: Option<Told>,
+    pub(super) recorded: Option<Seen>,
 }
 
 /// All pages. Clones are the same ledger.

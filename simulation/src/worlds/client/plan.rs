@@ -164,9 +164,9 @@ pub struct Run {
 pub enum Ends {
     /// Charged: 201.
     Charged,
-    /// Charged, and told with a 202 of the service's own.
+    /// Charged, and answered with a 202 of the service's own.
     ChargedWith202,
-    /// Charged, and told with a 500 that says so in `Idempotency-Effect`.
+    /// Charged, and answered with a 500 that says so in `Idempotency-Effect`.
     ChargedWith500,
     /// Declined for good: 402.
     Declined,

@@ -388,7 +388,7 @@ impl Source for SimSource {
         self.call().await?;
         let ledger = Arc::clone(&self.broker.ledger);
         let lost = ledger.faults().find_map(|fault| match fault {
-            Fault::SettleLost { heard, .. } => Some(heard),
+            Fault::SettleLost { applied, .. } => Some(applied),
             _ => None,
         });
         if lost == Some(false) {

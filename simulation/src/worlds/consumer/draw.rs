@@ -42,7 +42,7 @@ fn settings(rng: &mut fastrand::Rng) -> Settings {
         pause_first_ms: pick(rng, &[10, 50, 200]),
         pause_longest_ms: pick(rng, &[500, 1_000, 3_000]),
         handle_timeout_ms: pick(rng, &[300, 1_000, 3_000]),
-        farewell_ms: pick(rng, &[0, 500, 3_000]),
+        drain_ms: pick(rng, &[0, 500, 3_000]),
         letters_every_ms: pick(rng, &[200, 1_000, 5_000]),
         lease_ms: pick(rng, &[1_000, 3_000, 10_000]),
         handle_ms: pick(rng, &[1, 5, 20]),
@@ -186,7 +186,7 @@ fn fault(rng: &mut fastrand::Rng, settings: &Settings) -> Fault {
             Fault::HandlerDown { at_ms, for_ms, how }
         }
         2 => Fault::SourceDown { at_ms, for_ms },
-        3 => Fault::SettleLost { at_ms, for_ms, heard: rng.bool() },
+        3 => Fault::SettleLost { at_ms, for_ms, applied: rng.bool() },
         4 => Fault::LettersDown { at_ms, for_ms, hangs: rng.bool() },
         5 => Fault::CommitUnknown { at_ms, for_ms: for_ms.min(1_000) },
         6 | 7 => Fault::Rebalance { at_ms },

@@ -50,10 +50,10 @@ impl AnyHandler {
         let marks = Dedup::new(&guard, "sim").and_then(|marks| marks.lease(lease));
         let marks = marks.expect("the name and the lease are good ones");
         match settings.mode {
-            Mode::AtMostOnce => Self::AtMostOnce(marks.claim_before(effects)),
-            Mode::AtLeastOnce => Self::AtLeastOnce(marks.mark_after(effects)),
+            Mode::AtMostOnce => Self::AtMostOnce(marks.at_most_once(effects)),
+            Mode::AtLeastOnce => Self::AtLeastOnce(marks.at_least_once(effects)),
             _ => {
-                let machine = marks.state_machine(Effect::Keyed, effects);
+                let machine = marks.claim_finish(Effect::Keyed, effects);
                 Self::ClaimFinish(machine.expect("an effect that is not atomic"))
             }
         }
@@ -248,7 +248,7 @@ impl Work for Effects {
             self.ledger.stage.trace(format_args!("consumer {}: {name} fails: {failed}", self.consumer));
             return Err(failed);
         }
-        // Whoever is called honours the key: the same effect under the same key happens once.
+        // The downstream honours the key: the same effect under the same key happens once.
         let had = !self.ledger.state().messages[message].effects.is_empty();
         if !had || self.ledger.plan.settings.mode != Mode::ClaimFinish {
             self.ledger.effect(message, self.consumer);

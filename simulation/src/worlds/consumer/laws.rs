@@ -12,7 +12,7 @@ use crate::world::Violation;
 pub(super) const ONCE: &str = "each effect happens once";
 /// Messages of one key have their effects in order.
 pub(super) const ORDER: &str = "messages of a key keep their order";
-/// The source is not told "done" too early.
+/// The source is not acked too early.
 pub(super) const DONE_AFTER_EFFECT: &str = "done only after the effect or the dead letter";
 /// Nothing is forgotten.
 pub(super) const ENDS: &str = "every message is handled or a dead letter in the end";
@@ -112,7 +112,7 @@ fn giving_up(plan: &Plan) -> Duration {
 /// From when to when more than a key fails. Getting over it takes leases, pauses, and calls that end.
 fn disturbed(plan: &Plan) -> Vec<(Duration, Duration)> {
     let settings = &plan.settings;
-    let over = ms(settings.lease_ms + 2 * settings.pause_longest_ms + settings.farewell_ms)
+    let over = ms(settings.lease_ms + 2 * settings.pause_longest_ms + settings.drain_ms)
         + ms(settings.handle_timeout_ms) * (halvings(plan) + 1);
     let lasts = |fault: &Fault| (ms(fault.at_ms()), ms(fault.at_ms() + fault.for_ms()) + over);
     let mut windows: Vec<_> = plan.faults.iter().map(lasts).collect();
@@ -124,7 +124,7 @@ fn disturbed(plan: &Plan) -> Vec<(Duration, Duration)> {
 pub(super) fn stop_bound(plan: &Plan) -> Duration {
     let settings = &plan.settings;
     // Calls, dead letters, calls that were broken off, and the source.
-    ms(settings.farewell_ms * 2 + settings.handle_timeout_ms * 2) + Duration::from_secs(5)
+    ms(settings.drain_ms * 2 + settings.handle_timeout_ms * 2) + Duration::from_secs(5)
 }
 
 /// Whether failing keys may hold more than they should.
@@ -234,7 +234,7 @@ pub(super) fn is_decided(plan: &Plan, entry: &Entry) -> bool {
 }
 
 /// Whether a consumer stood still for longer than a call may take, and an effect happened when it went on: the time of the
-/// call is over before its end can be heard.
+/// call is over before its end can be noticed.
 fn stalled_in_a_call(plan: &Plan, effect: Duration) -> bool {
     let settings = &plan.settings;
     plan.faults.iter().any(|fault| {

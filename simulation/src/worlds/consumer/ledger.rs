@@ -131,7 +131,7 @@ impl Ledger {
         }
     }
 
-    /// The source heard that it is done.
+    /// The source was acked.
     pub(super) fn done(&self, message: usize) {
         let mut state = self.state();
         let entry = &mut state.messages[message];
@@ -140,7 +140,7 @@ impl Ledger {
         drop(state);
         if !known {
             let what = format!(
-                "the source was told that {} is done, with neither an effect nor a dead letter",
+                "{} was acked at the source, with neither an effect nor a dead letter",
                 self.name(message)
             );
             self.break_law(super::laws::DONE_AFTER_EFFECT, what);
@@ -154,10 +154,10 @@ impl Ledger {
         let entry = &mut state.messages[message];
         let again = !entry.effects.is_empty();
         entry.effects.push(now);
-        let (key, n, buried) = (entry.key, entry.n, entry.dead_letter.is_some());
+        let (key, n, is_dead) = (entry.key, entry.n, entry.dead_letter.is_some());
         let keyed = entry.keyed && key != PULSE;
         let mut overtaken = None;
-        if keyed && !again && !buried {
+        if keyed && !again && !is_dead {
             let last = state.last_in_key.entry(key).or_insert((n, n));
             if n < last.0 {
                 overtaken = Some(last.0);

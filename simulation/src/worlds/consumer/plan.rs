@@ -65,7 +65,7 @@ pub struct Settings {
     /// How long one call may take.
     pub handle_timeout_ms: u64,
     /// How long calls may take after a stop.
-    pub farewell_ms: u64,
+    pub drain_ms: u64,
     /// How often dead letters are looked for.
     pub letters_every_ms: u64,
     /// The lease of a queue's messages, or the session of a log's consumer.
@@ -139,8 +139,8 @@ pub enum Fault {
     HandlerDown { at_ms: u64, for_ms: u64, how: Down },
     /// Each call of the broker fails.
     SourceDown { at_ms: u64, for_ms: u64 },
-    /// What is settled is heard or not; the answer is an error either way.
-    SettleLost { at_ms: u64, for_ms: u64, heard: bool },
+    /// Whether the broker gets what is settled; the answer is an error either way.
+    SettleLost { at_ms: u64, for_ms: u64, applied: bool },
     /// Dead letters cannot be kept.
     LettersDown { at_ms: u64, for_ms: u64, hangs: bool },
     /// A commit happens, and its answer is lost.

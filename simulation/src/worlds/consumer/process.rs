@@ -182,6 +182,6 @@ fn options(ledger: &Ledger) -> ConsumerOptions {
         .concurrency(settings.concurrency)
         .pause(ms(settings.pause_first_ms), ms(settings.pause_longest_ms))
         .handle_timeout(ms(settings.handle_timeout_ms))
-        .drain_timeout(ms(settings.farewell_ms))
+        .drain_timeout(ms(settings.drain_ms))
         .letters_every(ms(settings.letters_every_ms))
 }

@@ -59,7 +59,7 @@ fn plainer(settings: &Settings) -> Vec<Settings> {
     with(settings.pause_longest_ms > 500, &|settings| settings.pause_longest_ms = 500);
     with(settings.pause_first_ms != 50, &|settings| settings.pause_first_ms = 50);
     with(settings.handle_timeout_ms > 500, &|settings| settings.handle_timeout_ms = 500);
-    with(settings.farewell_ms != 500, &|settings| settings.farewell_ms = 500);
+    with(settings.drain_ms != 500, &|settings| settings.drain_ms = 500);
     with(settings.letters_every_ms != 1_000, &|settings| settings.letters_every_ms = 1_000);
     with(settings.lease_ms != 3_000, &|settings| settings.lease_ms = 3_000);
     with(settings.handle_ms != 1, &|settings| settings.handle_ms = 1);

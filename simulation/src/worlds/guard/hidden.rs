@@ -10,7 +10,7 @@ pub(super) fn in_flight(claim: &Claim, now: StoreTime) -> Claimed {
         state: State::InProgress,
         effect: Effect::Atomic,
         fingerprint: claim.fingerprint,
-        owner: Owner::NOBODY,
+        owner: Owner::NONE,
         epoch: Epoch(0),
         lease_until: now.plus_ms(1_000),
         expires_at: None,

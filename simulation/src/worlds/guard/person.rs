@@ -12,7 +12,7 @@ use super::plan::Settings;
 
 /// Decides one of the uncertain intents. An honest person says nothing of an effect that may still happen, and waits
 /// for a lease after the clock was set ahead or far back: until then a live owner may be believed dead, and may be
-/// about to begin. The guide says so: a decision stops nobody who has been given a claim.
+/// about to begin. The guide says so: a decision does not stop a process that has a claim.
 pub(super) async fn decide(shared: &Shared, settings: &Settings, clock: &StoreClock, pick: usize) {
     if clock.hides_owners_in(Duration::from_millis(settings.lease_ms)) {
         return;

@@ -101,10 +101,10 @@ impl Actors {
         let (source, sink) = (self.outbox.source(self.started), self.broker.sink(relay, &process));
         let real = Relay::new(source, sink, self.options());
         let stop = real.stop_handle();
-        let (told, exactly_once) = (end.clone(), self.settings.exactly_once);
+        let (ended_as, exactly_once) = (end.clone(), self.settings.exactly_once);
         process.spawn(Box::pin(async move {
             let ended = if exactly_once { real.run_exactly_once().await } else { real.run().await };
-            *told.lock().unwrap_or_else(PoisonError::into_inner) = Some(ended.map(drop));
+            *ended_as.lock().unwrap_or_else(PoisonError::into_inner) = Some(ended.map(drop));
         }));
         self.stage.trace(format_args!("relay {relay} starts"));
         self.actors[relay].running = Some(Running { process, stop, end });

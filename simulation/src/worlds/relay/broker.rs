@@ -341,13 +341,13 @@ impl ExactlyOnce for SimulatedSink {
         let (committed, answer) = self.transact(call, events, position);
         let (relay, sent) = (self.relay, events.len());
         let first = events.first().map(|event| name(event)).unwrap_or_else(|| "nothing".into());
-        let told = match &answer {
+        let result = match &answer {
             Ok(()) => "committed",
             Err(error) if error.is_fenced() => "fenced",
             Err(error) if error.is_maybe_published() => "in doubt",
             Err(_) => "failed",
         };
-        self.broker.stage.trace(format_args!("relay {relay} commits {sent} from {first} on: {told}"));
+        self.broker.stage.trace(format_args!("relay {relay} commits {sent} from {first} on: {result}"));
         if committed {
             self.broker.stage.count("transactions", 1);
             events.iter().for_each(|event| self.broker.write(event));

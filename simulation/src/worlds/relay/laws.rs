@@ -106,7 +106,7 @@ pub(super) fn not_blamed_while_down(plan: &Plan, tables: &Tables) -> Result<(), 
         .collect();
     for fault in &plan.faults {
         let Fault::SinkDown { at_ms, for_ms, how } = fault else { continue };
-        // What was confirmed in part when it went down may be blamed, and there is nobody to ask about one destination.
+        // What was confirmed in part when it went down may be blamed, and one destination cannot be probed.
         if *how == super::plan::How::OneDestination {
             continue;
         }

@@ -14,21 +14,25 @@ use crate::size::parse_bytes;
 use crate::url::Address;
 
 const KNOWN: &str =
-    "group, begin, session, queue_bytes, timeout, and librdkafka's own, whose names have a dot";
+    "group, begin, session, queue_bytes, timeout, and librdkafka properties, whose names have a dot";
 
 pub(super) fn open(mut url: Address, args: &Consume) -> Result<From, Failed> {
     let rest = url.rest().to_owned();
     let (brokers, topics) = rest.split_once('/').unwrap_or((&rest, ""));
     if brokers.contains('@') {
-        return Err(Failed::usage("kafka:// has brokers and topics; passwords are in --kafka-config"));
+        return Err(Failed::usage(
+            "a kafka:// URL has only brokers and topics; give passwords with --kafka-config",
+        ));
     }
     let topics: Vec<&str> = topics.split(',').map(str::trim).filter(|topic| !topic.is_empty()).collect();
     if topics.is_empty() || topics.iter().any(|topic| topic.contains('/')) {
-        return Err(Failed::usage("name the topics: kafka://HOST:PORT/payments,refunds?group=NAME"));
+        return Err(Failed::usage(
+            "the URL has no topics; name the topics: kafka://HOST:PORT/payments,refunds?group=NAME",
+        ));
     }
     let group = url.take("group").filter(|group| !group.is_empty()).ok_or_else(|| {
         Failed::usage(
-            "kafka:// needs a group, in whose name Kafka remembers how far it is: kafka://HOST:PORT/TOPIC?group=NAME",
+            "kafka:// needs a group, under which Kafka stores the offsets: kafka://HOST:PORT/TOPIC?group=NAME",
         )
     })?;
     let mut options = KafkaSource::options(brokers, &group).topics(&topics);
@@ -58,7 +62,7 @@ fn begin(text: &str) -> Result<Begin, String> {
         "earliest" => Ok(Begin::Earliest),
         "latest" => Ok(Begin::Latest),
         "refuse" => Ok(Begin::Refuse),
-        _ => Err(format!("{text:?} is not where a group begins; use earliest, latest, refuse")),
+        _ => Err(format!("{text:?} is not where a group can begin; use earliest, latest, refuse")),
     }
 }
 

@@ -1,4 +1,4 @@
-//! The source of a consumer, whichever broker a URL names.
+//! The source of a consumer: the broker in its URL.
 
 #[cfg(feature = "kafka")]
 mod kafka;
@@ -14,7 +14,7 @@ use crate::url::Address;
 
 const KNOWN: &str = "use kafka://HOST:PORT/TOPIC?group=NAME";
 
-/// A source, and the name that its group gives a consumer.
+/// A source and its group, which is the consumer's default name.
 pub(super) struct From {
     pub(super) source: AnySource,
     pub(super) group: String,
@@ -29,17 +29,17 @@ pub(super) enum AnySource {
     None(std::convert::Infallible),
 }
 
-/// The source a URL names. Nobody is connected to yet.
+/// The source at the URL. Does not connect yet.
 pub(super) fn open(args: &Consume) -> Result<From, Failed> {
     let address =
         Address::read(&args.from).map_err(|why| Failed::usage(format!("--from: {why}; {KNOWN}")))?;
     let scheme = address.scheme.clone();
     let (broker, feature) = match scheme.as_str() {
         "kafka" => ("Kafka", "kafka"),
-        _ => return Err(Failed::usage(format!("no broker is known for {scheme:?}; {KNOWN}"))),
+        _ => return Err(Failed::usage(format!("{scheme:?} is not a supported broker; {KNOWN}"))),
     };
     if args.kafka_config.is_some() && feature != "kafka" {
-        return Err(Failed::usage("--kafka-config is for kafka://; leave it out, or name such a broker"));
+        return Err(Failed::usage("--kafka-config is for kafka://; leave it out, or use such a URL"));
     }
     match feature {
         #[cfg(feature = "kafka")]

@@ -10,15 +10,15 @@ use crate::size::parse_bytes;
 use crate::url::Address;
 
 const KNOWN: &str = "compression, cloudevents, missing_topic, linger, in_flight, batch_bytes, message_bytes, \
-                     queue_bytes, timeout, position_topic, transaction_timeout, and librdkafka's own, whose names have a \
-                     dot";
+                     queue_bytes, timeout, position_topic, transaction_timeout, and librdkafka properties, whose names \
+                     have a dot";
 
 pub(super) fn open(mut url: Address, flags: &SinkFlags, exactly_once: Option<&str>) -> Result<To, Failed> {
     let brokers = url.rest().trim_end_matches('/').to_owned();
     if brokers.contains(['/', '@']) {
         return Err(Failed::usage(
-            "kafka:// has brokers only, such as kafka://k1:9092,k2:9092; topics are the events' own, and passwords are in \
-             --kafka-config",
+            "a kafka:// URL has only brokers, such as kafka://k1:9092,k2:9092; events have their own topics, and \
+             passwords go into --kafka-config",
         ));
     }
     let mut options = KafkaSink::options(&brokers);
@@ -72,7 +72,7 @@ fn compression(text: &str) -> Result<Compression, String> {
         "none" => Ok(Compression::None),
         "lz4" => Ok(Compression::Lz4),
         "snappy" => Ok(Compression::Snappy),
-        _ => Err(format!("{text:?} is no compression; use none, lz4, snappy")),
+        _ => Err(format!("{text:?} is not a compression; use none, lz4, snappy")),
     }
 }
 
@@ -81,8 +81,6 @@ fn missing_topic(text: &str) -> Result<MissingTopic, String> {
         "create" => Ok(MissingTopic::Create),
         "wait" => Ok(MissingTopic::Wait),
         "refuse" => Ok(MissingTopic::Refuse),
-        _ => Err(format!(
-            "{text:?} is not what can be done about a topic that is missing; use create, wait, refuse"
-        )),
+        _ => Err(format!("{text:?} is not a way to handle a missing topic; use create, wait, refuse")),
     }
 }

@@ -1,4 +1,4 @@
-//! The sink of a relay, whichever broker a URL names.
+//! The sink of a relay: the broker in its URL.
 
 #[cfg(feature = "kafka")]
 mod kafka;
@@ -27,7 +27,7 @@ use crate::url::Address;
 
 const KNOWN: &str = "use kafka://…, amqp://…, nats://…, redis://…, sqs://… or http://…";
 
-/// Where events go, and how often.
+/// Where events go, and the delivery semantics.
 pub(super) enum To {
     AtLeastOnce(Box<AnySink>),
     #[cfg(feature = "kafka")]
@@ -53,7 +53,7 @@ impl To {
 }
 
 /// A sink that publishes at least once.
-// Whoever holds it has boxed it.
+// Always boxed by its user.
 #[allow(clippy::large_enum_variant)]
 pub(super) enum AnySink {
     #[cfg(feature = "kafka")]
@@ -73,7 +73,7 @@ pub(super) enum AnySink {
     None(std::convert::Infallible),
 }
 
-/// The sink a URL names. Nobody is connected to yet.
+/// The sink at the URL. Does not connect yet.
 pub(super) fn open(url: &str, flags: &SinkFlags, exactly_once: Option<&str>) -> Result<To, Failed> {
     let address = Address::read(url).map_err(|why| Failed::usage(format!("--to: {why}; {KNOWN}")))?;
     let scheme = address.scheme.clone();
@@ -86,15 +86,15 @@ pub(super) fn open(url: &str, flags: &SinkFlags, exactly_once: Option<&str>) -> 
         "http" | "https" => ("webhooks", "webhook"),
         "amqps" | "kafka+ssl" | "kafkas" | "tls" => {
             return Err(Failed::usage(format!(
-                "{scheme}:// is not spoken yet: TLS ends outside for now; {KNOWN}"
+                "{scheme}:// is not supported yet: terminate TLS outside for now; {KNOWN}"
             )));
         }
-        _ => return Err(Failed::usage(format!("no broker is known for {scheme:?}; {KNOWN}"))),
+        _ => return Err(Failed::usage(format!("{scheme:?} is not a supported broker; {KNOWN}"))),
     };
     if exactly_once.is_some() && feature != "kafka" {
         return Err(Failed::usage(format!(
-            "--exactly-once needs a broker that keeps the position beside the events, and {broker} cannot; use \
-             kafka://, or leave it out"
+            "--exactly-once needs a broker that stores the position together with the events, and {broker} cannot; use \
+             kafka://, or leave --exactly-once out"
         )));
     }
     fits(flags, feature)?;
@@ -115,7 +115,7 @@ pub(super) fn open(url: &str, flags: &SinkFlags, exactly_once: Option<&str>) -> 
     }
 }
 
-/// A flag that the broker has no use for was meant for something.
+/// Refuses flags that this broker would ignore: they were meant for something.
 fn fits(flags: &SinkFlags, feature: &str) -> Result<(), Failed> {
     let webhook = flags.webhook_secret.is_some()
         || !flags.webhook_endpoint.is_empty()
@@ -131,7 +131,7 @@ fn fits(flags: &SinkFlags, feature: &str) -> Result<(), Failed> {
         ),
     ];
     match wrong.into_iter().find(|(wrong, _)| *wrong) {
-        Some((_, why)) => Err(Failed::usage(format!("{why}; leave it out, or name such a broker"))),
+        Some((_, why)) => Err(Failed::usage(format!("{why}; leave it out, or use such a URL"))),
         None => Ok(()),
     }
 }
@@ -145,7 +145,7 @@ fn time(text: &str) -> Result<Duration, String> {
 /// A number in a URL.
 #[cfg(any(feature = "kafka", feature = "redis"))]
 fn number<T: std::str::FromStr>(text: &str) -> Result<T, String> {
-    text.parse().map_err(|_| format!("{text:?} is not a number that fits"))
+    text.parse().map_err(|_| format!("{text:?} is not a number, or too large"))
 }
 
 #[cfg(any(feature = "kafka", feature = "redis", feature = "sqs", feature = "webhook"))]

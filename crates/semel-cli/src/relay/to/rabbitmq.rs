@@ -6,7 +6,7 @@ use super::{AnySink, To, time};
 use crate::failure::Failed;
 use crate::url::Address;
 
-/// What the driver itself reads in a URL.
+/// Options that the driver itself reads from the URL.
 const DRIVERS: [&str; 4] = ["channel_max", "connection_timeout", "frame_max", "heartbeat"];
 
 pub(super) fn open(mut url: Address) -> Result<To, Failed> {
@@ -34,8 +34,6 @@ fn unroutable(text: &str) -> Result<Unroutable, String> {
     match text {
         "wait" => Ok(Unroutable::Wait),
         "refuse" => Ok(Unroutable::Refuse),
-        _ => {
-            Err(format!("{text:?} is not what can be done about an event without a queue; use wait, refuse"))
-        }
+        _ => Err(format!("{text:?} is not a way to handle an unroutable event; use wait, refuse")),
     }
 }

@@ -8,7 +8,7 @@ use crate::size::parse_bytes;
 use crate::url::Address;
 
 pub(super) fn open(mut url: Address) -> Result<To, Failed> {
-    // A server of one's own, for tests, has no TLS.
+    // For a test server without TLS.
     let scheme = if url.scheme == "sqs+http" { "http" } else { "https" };
     let mut options = SqsSink::options(&format!("{scheme}://{}", url.rest()));
     if let Some(region) = url.take("region") {
@@ -31,8 +31,6 @@ fn in_doubt(text: &str) -> Result<InDoubt, String> {
     match text {
         "park" => Ok(InDoubt::Park),
         "resend" => Ok(InDoubt::Resend),
-        _ => {
-            Err(format!("{text:?} is not what can be done about an event that is in doubt; use park, resend"))
-        }
+        _ => Err(format!("{text:?} is not a way to handle an event in doubt; use park, resend")),
     }
 }

@@ -1,4 +1,4 @@
-//! `http://HOST/PATH`. What is behind its `?` is the receiver's.
+//! `http://HOST/PATH`. Its query belongs to the receiver.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::relay::args::SinkFlags;
 pub(super) fn open(url: &str, flags: &SinkFlags) -> Result<To, Failed> {
     let Some(source) = &flags.webhook_secret else {
         return Err(Failed::usage(
-            "webhooks are signed: say with --webhook-secret file:PATH or env:NAME where the secret is (whsec_…)",
+            "webhooks are signed and need a secret (whsec_…); give it with --webhook-secret file:PATH or env:NAME",
         ));
     };
     let (secret, warning) = source.text("secret").map_err(Failed::usage)?;

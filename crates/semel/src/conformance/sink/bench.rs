@@ -1,4 +1,4 @@
-//! The bench on which a law tries a sink.
+//! Context of one law on one sink.
 
 use std::fmt::Display;
 use std::sync::Arc;
@@ -8,8 +8,8 @@ use super::harness::{ReadMessage, SinkHarness};
 use crate::outbox::Event;
 use crate::sink::{Published, Sink};
 
-/// How often what has to work is tried again, with a pause in between: a broker may be busy.
-const TRIES_MAX: usize = 20;
+/// Most attempts at what has to work, with a pause in between: a broker may be busy.
+const ATTEMPTS_MAX: usize = 20;
 const PAUSE: Duration = Duration::from_millis(250);
 
 /// One law, one sink.
@@ -39,7 +39,7 @@ impl<'a, H: SinkHarness> Bench<'a, H> {
         }
     }
 
-    /// One call, which ends within the bound and answers each event.
+    /// One call, which has to end within the time limit and answer each event.
     pub(super) async fn publish(&mut self, events: &[Arc<Event>]) -> Vec<Published> {
         let answers = tokio::time::timeout(self.harness.bound(), self.sink.publish(events)).await;
         let Ok(answers) = answers else {
@@ -52,31 +52,31 @@ impl<'a, H: SinkHarness> Bench<'a, H> {
         answers
     }
 
-    /// Publishes until all are confirmed, as a relay does: what was not is given again, in its order.
+    /// Publishes until all are confirmed, like a relay: retries the others, in order.
     pub(super) async fn settle(&mut self, events: &[Arc<Event>]) {
         let mut open = events.to_vec();
         let mut last = None;
-        for _ in 0..TRIES_MAX {
+        for _ in 0..ATTEMPTS_MAX {
             let answers = self.publish(&open).await;
-            let mut again = Vec::new();
+            let mut retry = Vec::new();
             for (event, answer) in open.iter().zip(answers) {
                 match answer {
                     Published::Confirmed => {}
                     Published::Refused(error) => self.fail(format_args!("a good event was refused: {error}")),
                     Published::Failed(error) => {
                         last = Some(error);
-                        again.push(event.clone());
+                        retry.push(event.clone());
                     }
                 }
             }
-            if again.is_empty() {
+            if retry.is_empty() {
                 return;
             }
-            open = again;
+            open = retry;
             tokio::time::sleep(PAUSE).await;
         }
         let error = last.map_or_else(String::new, |error| error.to_string());
-        self.fail(format_args!("{} events were not confirmed however often tried: {error}", open.len()))
+        self.fail(format_args!("{} events were not confirmed after all attempts: {error}", open.len()))
     }
 
     pub(super) async fn read(&self, topic: &str) -> Vec<ReadMessage> {
@@ -94,5 +94,5 @@ impl<'a, H: SinkHarness> Bench<'a, H> {
 pub(super) fn numbered(topic: &str, key: &str, number: usize) -> Arc<Event> {
     let payload = format!(r#"{{"key":"{key}","number":{number}}}"#);
     let event = Event::new(topic, "law.tried", payload).and_then(|event| event.key(key));
-    Arc::new(event.expect("the laws make good events"))
+    Arc::new(event.expect("a valid event"))
 }

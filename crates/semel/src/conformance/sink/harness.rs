@@ -1,4 +1,4 @@
-//! What a sink's author provides: the sink, topics, and a reader who has nothing to do with the sink.
+//! What a sink's author provides: the sink, topics, and a reader that is independent of the sink.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -9,42 +9,42 @@ use bytes::Bytes;
 use crate::sink::Sink;
 use crate::sink::headers;
 
-/// Hands the laws a sink to be judged, and the judge: a reader that asks the broker itself.
+/// Provides the sink under test, and a reader that asks the broker directly.
 ///
-/// Every law takes topics of its own, so one broker may serve all laws at once.
+/// Every law uses its own topics, so one broker may serve all laws at once.
 pub trait SinkHarness: Send + Sync {
-    /// The sink under judgement.
+    /// The sink under test.
     type Sink: Sink;
 
-    /// A sink that works. One that publishes exactly once has begun.
+    /// A working sink. An exactly-once sink has already started.
     fn sink(&self) -> impl Future<Output = Self::Sink> + Send;
 
-    /// The same sink for a broker at this address, where there is none: nobody listens, or somebody who never
-    /// answers. It should give up within a few seconds.
+    /// The same sink for a broker at this address, where there is none: the port is closed, or accepts connections and
+    /// never answers. It should give up within a few seconds.
     fn sink_at(&self, address: SocketAddr) -> impl Future<Output = Self::Sink> + Send;
 
-    /// A topic of a new name that takes events and has none.
+    /// A new, empty topic that accepts events.
     fn topic(&self) -> impl Future<Output = String> + Send;
 
-    /// A topic of a new name and a payload it will never take, although it takes a short one. `None` where the broker has
-    /// no such thing.
+    /// A new topic and a payload it always refuses, although it accepts a short one. `None` if the broker has no such
+    /// limit.
     fn refusing(&self) -> impl Future<Output = Option<(String, Bytes)>> + Send;
 
-    /// Everything in the topic, as the broker has it: those of one key in their order.
+    /// Everything in the topic, as the broker has it: events of one key in order.
     fn read(&self, topic: &str) -> impl Future<Output = Vec<ReadMessage>> + Send;
 
-    /// Whatever the broker does, a call has ended after this.
+    /// Time limit of a call, whatever the broker does.
     fn bound(&self) -> Duration {
         Duration::from_secs(60)
     }
 
-    /// Whether payloads may be any bytes. A broker of texts says no.
+    /// Whether payloads may be any bytes; false for a broker that only carries text.
     fn takes_bytes(&self) -> bool {
         true
     }
 }
 
-/// An event as a reader saw it.
+/// An event as the reader got it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ReadMessage {
     /// The payload.

@@ -1,7 +1,7 @@
 //! The laws every sink keeps: one function per law, run by every sink.
 //!
-//! The judge is a reader that asks the broker without the sink. The author of a sink implements [`SinkHarness`] and
-//! writes one line in a test file:
+//! The results are read from the broker without the sink. The author of a sink implements [`SinkHarness`] and writes
+//! one line in a test file:
 //!
 //! ```ignore
 //! semel::sink_conformance!(MyHarness::new());
@@ -18,7 +18,7 @@ pub use harness::{ReadMessage, SinkHarness};
 pub use metadata::*;
 pub use order::*;
 
-/// The one list of a sink's laws, handed to whatever macro asks for it.
+/// The one list of a sink's laws, passed to the given macro.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __semel_sink_laws {
@@ -28,7 +28,7 @@ macro_rules! __semel_sink_laws {
             what_is_confirmed_is_there
             order_is_kept_within_a_key
             several_topics_in_one_call
-            a_refused_event_is_told_and_holds_back_its_key
+            a_refused_event_is_reported_and_holds_back_its_key
             a_repeat_has_the_same_id
             what_travels_with_an_event
             a_large_payload_arrives_whole
@@ -40,8 +40,8 @@ macro_rules! __semel_sink_laws {
     };
 }
 
-/// Makes a `#[test]` of every law in [`conformance::sink`](crate::conformance::sink), against the [`SinkHarness`] the
-/// expression gives, an `Option`: with `None` the test goes without. It is evaluated once per law.
+/// Makes a `#[test]` of every law in [`conformance::sink`](crate::conformance::sink), against an optional
+/// [`SinkHarness`]: with `None` the test is skipped. The expression is evaluated once per law.
 #[macro_export]
 macro_rules! sink_conformance {
     ($harness:expr) => {
@@ -68,7 +68,7 @@ macro_rules! law_table {
         /// The names of all laws.
         pub const LAWS: &[&str] = &[$(stringify!($law)),*];
 
-        /// Judges a sink by the law of that name, one of [`LAWS`].
+        /// Tests a sink against the law of that name, one of [`LAWS`].
         ///
         /// # Panics
         ///

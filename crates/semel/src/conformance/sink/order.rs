@@ -1,4 +1,4 @@
-//! Nothing lost, nothing overtaken.
+//! Laws of delivery and order: nothing lost, nothing overtaken.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -8,13 +8,13 @@ use super::harness::SinkHarness;
 use crate::outbox::Event;
 use crate::sink::Published;
 
-/// No events, no answers; a relay with nothing to do must not trip over it.
+/// No events, no answers: an empty batch is not an error.
 pub async fn nothing_is_answered_for_nothing(harness: &impl SinkHarness) {
     let mut bench = Bench::of("nothing_is_answered_for_nothing", harness).await;
     bench.publish(&[]).await;
 }
 
-/// Else an event is lost: the relay has moved on, and nobody will ever publish it again.
+/// Otherwise an event is lost: the relay has moved on, and never publishes it again.
 pub async fn what_is_confirmed_is_there(harness: &impl SinkHarness) {
     let mut bench = Bench::of("what_is_confirmed_is_there", harness).await;
     let topic = harness.topic().await;
@@ -26,14 +26,14 @@ pub async fn what_is_confirmed_is_there(harness: &impl SinkHarness) {
         let taken = events.into_iter().zip(answers).filter(|(_, answer)| *answer == Published::Confirmed);
         confirmed.extend(taken.map(|(event, _)| event));
     }
-    bench.check(confirmed.len() > 100, format_args!("only {} of 200 were confirmed at all", confirmed.len()));
+    bench.check(confirmed.len() > 100, format_args!("only {} of 200 were confirmed", confirmed.len()));
     let seen = bench.read(&topic).await;
     for event in confirmed {
-        bench.check(bench.times(&seen, &event) > 0, format_args!("{event:?} was confirmed and is not there"));
+        bench.check(bench.times(&seen, &event) > 0, format_args!("{event:?} was confirmed and is missing"));
     }
 }
 
-/// Else a reader sees the payment's refund before the payment.
+/// Otherwise a reader sees the payment's refund before the payment.
 pub async fn order_is_kept_within_a_key(harness: &impl SinkHarness) {
     let mut bench = Bench::of("order_is_kept_within_a_key", harness).await;
     let topic = harness.topic().await;
@@ -50,7 +50,7 @@ pub async fn order_is_kept_within_a_key(harness: &impl SinkHarness) {
             .map(|event| event.id().to_string())
             .collect();
         let of_key: HashSet<&str> = wanted.iter().map(String::as_str).collect();
-        // The first time each was seen: a repeat may come later.
+        // Only the first occurrence of each: a repeat may come later.
         let mut known = HashSet::new();
         let order: Vec<&str> = seen
             .iter()
@@ -64,7 +64,7 @@ pub async fn order_is_kept_within_a_key(harness: &impl SinkHarness) {
     }
 }
 
-/// A batch of a relay's has events for many topics.
+/// A relay's batch has events for many topics.
 pub async fn several_topics_in_one_call(harness: &impl SinkHarness) {
     let mut bench = Bench::of("several_topics_in_one_call", harness).await;
     let topics = [harness.topic().await, harness.topic().await, harness.topic().await];
@@ -80,13 +80,13 @@ pub async fn several_topics_in_one_call(harness: &impl SinkHarness) {
     }
 }
 
-/// An event that will never be taken must say so, or its key is retried for ever; and what comes after it in its key
-/// must wait for somebody's decision, or it is overtaken.
-pub async fn a_refused_event_is_told_and_holds_back_its_key(harness: &impl SinkHarness) {
+/// An event that the broker never accepts must be reported as refused, or its key is retried forever. Later events of
+/// its key must wait for a decision, or they overtake it.
+pub async fn a_refused_event_is_reported_and_holds_back_its_key(harness: &impl SinkHarness) {
     let Some((topic, payload)) = harness.refusing().await else { return };
-    let mut bench = Bench::of("a_refused_event_is_told_and_holds_back_its_key", harness).await;
+    let mut bench = Bench::of("a_refused_event_is_reported_and_holds_back_its_key", harness).await;
     let bad = Event::new(&topic, "law.tried", payload).and_then(|event| event.key("held"));
-    let bad = Arc::new(bad.expect("the harness gives a payload of an event"));
+    let bad = Arc::new(bad.expect("the harness gives a valid payload"));
     let before = numbered(&topic, "held", 1);
     let after = numbered(&topic, "held", 2);
     let other = numbered(&topic, "other", 3);
@@ -95,22 +95,22 @@ pub async fn a_refused_event_is_told_and_holds_back_its_key(harness: &impl SinkH
     let answers = bench.publish(&batch).await;
     bench.check(
         matches!(answers[0], Published::Refused(_)) || matches!(answers[0], Published::Failed(_)),
-        format_args!("what is too large was answered {:?}", answers[0]),
+        format_args!("a payload that is too large was answered {:?}", answers[0]),
     );
     bench.check(
         matches!(answers[1], Published::Failed(_)),
-        format_args!("the event behind a refused one was answered {:?}", answers[1]),
+        format_args!("the event after a refused one was answered {:?}", answers[1]),
     );
     let seen = bench.read(&topic).await;
-    bench.check(bench.times(&seen, &bad) == 0, "the refused event is there");
-    bench.check(bench.times(&seen, &after) == 0, "the event behind a refused one is there before it");
-    // Alone it is refused for sure: in a batch its neighbours may have been to blame.
+    bench.check(bench.times(&seen, &bad) == 0, "the refused event was published");
+    bench.check(bench.times(&seen, &after) == 0, "the event after a refused one overtook it");
+    // Alone it must be refused: in a batch its neighbours may have been the cause.
     let alone = bench.publish(std::slice::from_ref(&bad)).await;
     bench.check(
         matches!(alone[0], Published::Refused(_)),
-        format_args!("what is never taken was answered {:?}", alone[0]),
+        format_args!("an event that is never accepted was answered {:?}", alone[0]),
     );
-    // A relay that has parked the refused one goes on.
+    // A relay parks the refused event and goes on.
     let mut rest = vec![after.clone()];
     if answers[2] != Published::Confirmed {
         rest.push(other.clone());
@@ -118,6 +118,6 @@ pub async fn a_refused_event_is_told_and_holds_back_its_key(harness: &impl SinkH
     bench.settle(&rest).await;
     let seen = bench.read(&topic).await;
     for event in [&before, &after, &other] {
-        bench.check(bench.times(&seen, event) > 0, format_args!("{event:?} was confirmed and is not there"));
+        bench.check(bench.times(&seen, event) > 0, format_args!("{event:?} was confirmed and is missing"));
     }
 }

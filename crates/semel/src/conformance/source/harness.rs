@@ -1,4 +1,4 @@
-//! What a source's author provides: queues, a publisher that has nothing to do with the source, and the source.
+//! What a source's author provides: queues, a publisher that is independent of the source, and the source.
 
 use std::future::Future;
 use std::time::Duration;
@@ -8,24 +8,24 @@ use bytes::Bytes;
 use crate::sink::headers;
 use crate::source::Source;
 
-/// Hands the laws a source to be judged, and the broker behind it.
+/// Provides the source under test, and access to its broker.
 ///
-/// Every law takes a queue of its own, so one broker may serve all laws at once.
+/// Every law uses its own queue, so one broker may serve all laws at once.
 pub trait SourceHarness: Send + Sync {
-    /// The source under judgement.
+    /// The source under test.
     type Source: Source;
 
-    /// A queue of a new name that has no messages. All its consumers are of one group.
+    /// A new, empty queue. All its consumers belong to one group.
     fn queue(&self, lease: Lease) -> impl Future<Output = String> + Send;
 
-    /// Puts messages at the end of the queue, in their order. When it is back the broker has them.
+    /// Appends messages to the queue, in order. Returns when the broker has them.
     fn publish(&self, queue: &str, messages: &[Sent]) -> impl Future<Output = ()> + Send;
 
-    /// One more consumer of the queue's group. A group that is new begins with the oldest message.
+    /// Another consumer of the queue's group. A new group begins with the oldest message.
     fn source(&self, queue: &str) -> impl Future<Output = Self::Source> + Send;
 
-    /// How many messages of the queue were not acknowledged by its group, as the broker has it. `None` where it does not
-    /// tell.
+    /// How many messages of the queue its group has not acked, according to the broker. `None` if it does not report
+    /// that.
     fn left(&self, queue: &str) -> impl Future<Output = Option<usize>> + Send;
 
     /// What the broker can do.
@@ -33,42 +33,42 @@ pub trait SourceHarness: Send + Sync {
         Abilities::default()
     }
 
-    /// What has to come has come after this, and every call has ended. Shorter than [`Lease::Long`].
+    /// Timeout for expected messages and for every call. Shorter than [`Lease::Long`].
     fn patience(&self) -> Duration {
         Duration::from_secs(30)
     }
 }
 
-/// How long a message is a consumer's that does not say that it still works on it.
+/// How long a message stays leased to a consumer without [`keep`](Source::keep).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Lease {
-    /// Longer than a law takes, twice the [patience](SourceHarness::patience) at least.
+    /// Longer than a law runs, at least twice the [timeout](SourceHarness::patience).
     Long,
-    /// As short as the broker has it, and not under a second: [`Abilities::lease`].
+    /// The broker's shortest, and at least one second: [`Abilities::lease`].
     Short,
 }
 
 /// What a broker can do. By default everything.
 #[derive(Clone, Debug)]
 pub struct Abilities {
-    /// Messages of one key come in their order.
+    /// Messages of one key come in order.
     pub order: bool,
     /// Messages have keys.
     pub keys: bool,
-    /// A message is acknowledged by itself: what was done behind one that was not does not come again.
+    /// Each message is acked by itself: an acked message behind an unacked one is not redelivered.
     pub one_by_one: bool,
-    /// Others get what somebody who leaves has given back before any lease is over.
+    /// Others get the messages of a consumer that leaves before its leases expire.
     pub gives_back_at_once: bool,
-    /// How often a message was delivered is counted.
+    /// Deliveries of a message are counted.
     pub counts: bool,
-    /// The place of a message is the same whenever it comes, so that it may be named [by its
-    /// place](crate::source::Identify::ByPlace).
+    /// A message has the same position at every delivery, so that it may be identified
+    /// [by it](crate::source::Identify::ByPlace).
     pub places: bool,
-    /// Payloads are any bytes, and may be empty. Else they are texts.
+    /// Payloads are any bytes, and may be empty. Otherwise they are text.
     pub bytes: bool,
     /// The largest payload.
     pub payload_bytes_max: usize,
-    /// How long [`Lease::Short`] is. `None` where the broker never takes a message from a consumer that is connected.
+    /// The length of [`Lease::Short`]. `None` if the broker never takes a message from a connected consumer.
     pub lease: Option<Duration>,
 }
 
@@ -101,7 +101,7 @@ pub struct Sent {
 }
 
 impl Sent {
-    /// One with an id, whose payload says it too.
+    /// A message with this id, in a header and in the payload.
     pub(super) fn new(id: impl Into<String>) -> Self {
         let id = id.into();
         let payload = format!(r#"{{"id":"{id}"}}"#).into();

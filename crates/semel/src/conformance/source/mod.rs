@@ -1,13 +1,13 @@
 //! The laws every source keeps: one function per law, run by every source.
 //!
-//! Messages are published without the source, and what is left is asked of the broker without it. The author of a source
-//! implements [`SourceHarness`] and writes one line in a test file:
+//! Messages are published, and unacked ones counted, without the source. The author of a source implements
+//! [`SourceHarness`] and writes one line in a test file:
 //!
 //! ```ignore
 //! semel::source_conformance!(MyHarness::new());
 //! ```
 //!
-//! Brokers differ. What one of them cannot do its harness says ([`Abilities`]), and the laws then ask for the weaker thing.
+//! Brokers differ. The harness declares what its broker can do ([`Abilities`]), and the laws then require less.
 
 mod bench;
 mod harness;
@@ -24,7 +24,7 @@ pub use order::*;
 pub use receive::*;
 pub use settle::*;
 
-/// The one list of a source's laws, handed to whatever macro asks for it.
+/// The one list of a source's laws, passed to the given macro.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __semel_source_laws {
@@ -35,7 +35,7 @@ macro_rules! __semel_source_laws {
             what_is_given_back_comes_again
             a_part_of_what_came_is_settled
             messages_are_settled_in_any_order
-            told_again_is_told_once
+            acked_again_is_acked_once
             an_old_receipt_settles_nothing
             order_is_kept_within_a_key
             what_comes_again_comes_before_its_successors
@@ -43,7 +43,7 @@ macro_rules! __semel_source_laws {
             what_another_has_is_named_lost
             settling_what_was_lost_does_nothing
             who_leaves_gives_back_at_once
-            nothing_is_told_within_the_wait
+            nothing_arrives_within_the_wait
             no_more_comes_than_was_asked_for
             receipts_ascend
             a_receive_that_is_left_loses_nothing
@@ -56,8 +56,8 @@ macro_rules! __semel_source_laws {
     };
 }
 
-/// Makes a `#[test]` of every law in [`conformance::source`](crate::conformance::source), against the [`SourceHarness`]
-/// the expression gives, an `Option`: with `None` the test goes without. It is evaluated once per law.
+/// Makes a `#[test]` of every law in [`conformance::source`](crate::conformance::source), against an optional
+/// [`SourceHarness`]: with `None` the test is skipped. The expression is evaluated once per law.
 #[macro_export]
 macro_rules! source_conformance {
     ($harness:expr) => {
@@ -84,7 +84,7 @@ macro_rules! law_table {
         /// The names of all laws.
         pub const LAWS: &[&str] = &[$(stringify!($law)),*];
 
-        /// Judges a source by the law of that name, one of [`LAWS`].
+        /// Tests a source against the law of that name, one of [`LAWS`].
         ///
         /// # Panics
         ///

@@ -1,4 +1,4 @@
-//! The order of a key.
+//! Laws of order within a key.
 
 use std::collections::HashMap;
 use std::time::Instant;
@@ -12,7 +12,7 @@ fn numbered(key: &str, n: usize) -> Sent {
     Sent::new(format!("{key}/{n}")).key(key)
 }
 
-/// Else a payment is refunded before it is made.
+/// Otherwise a payment is refunded before it is made.
 pub async fn order_is_kept_within_a_key(harness: &impl SourceHarness) {
     let bench = Bench::of("order_is_kept_within_a_key", harness, Lease::Long).await;
     let sent: Vec<Sent> =
@@ -22,14 +22,14 @@ pub async fn order_is_kept_within_a_key(harness: &impl SourceHarness) {
     let mut seen: HashMap<String, Vec<String>> = HashMap::new();
     let (until, mut count) = (bench.deadline(), 0);
     while count < sent.len() {
-        bench.check(Instant::now() < until, format_args!("{count} of {} came", sent.len()));
-        let came = bench.receive_once(&mut source, 7).await;
-        count += came.len();
-        for delivery in &came {
+        bench.check(Instant::now() < until, format_args!("received {count} of {}", sent.len()));
+        let received = bench.receive_once(&mut source, 7).await;
+        count += received.len();
+        for delivery in &received {
             let key = id(delivery).split('/').next().unwrap_or_default().to_owned();
             seen.entry(key).or_default().push(id(delivery).to_owned());
         }
-        bench.settle(&mut source, &all(&came, Settle::Ack)).await;
+        bench.settle(&mut source, &all(&received, Settle::Ack)).await;
     }
     for (key, seen) in &mut seen {
         let wanted: Vec<String> = (0..10).map(|n| format!("{key}/{n}")).collect();
@@ -37,18 +37,18 @@ pub async fn order_is_kept_within_a_key(harness: &impl SourceHarness) {
             bench.cannot("the broker has no order");
             seen.sort_unstable();
         }
-        bench.check(*seen == wanted, format_args!("{key} came as {seen:?}"));
+        bench.check(*seen == wanted, format_args!("{key} arrived as {seen:?}"));
     }
 }
 
-/// A message that failed is followed by none of its key until it is there again.
+/// After a nack no later message of the key is delivered before the redelivery.
 pub async fn what_comes_again_comes_before_its_successors(harness: &impl SourceHarness) {
     let law = "what_comes_again_comes_before_its_successors";
     let bench = Bench::of(law, harness, Lease::Long).await;
     let sent: Vec<Sent> = (0..9).map(|n| numbered("a", n)).collect();
     bench.publish(&sent).await;
     let mut source = bench.source().await;
-    // One of three, while the others are still worked on; then all that is out.
+    // Nacks one of three while another is in flight; then all in flight.
     let first = bench.receive(&mut source, 3).await;
     bench.settle(&mut source, &[(first[0].receipt, Settle::Ack)]).await;
     bench.settle(&mut source, &[(first[1].receipt, Settle::Nack)]).await;
@@ -61,8 +61,8 @@ pub async fn what_comes_again_comes_before_its_successors(harness: &impl SourceH
     if !bench.can.order {
         return bench.cannot("the broker has no order");
     }
-    bench.check(ids(&first) == ["a/0", "a/1", "a/2"], format_args!("first came {:?}", ids(&first)));
+    bench.check(ids(&first) == ["a/0", "a/1", "a/2"], format_args!("first arrived {:?}", ids(&first)));
     bench.check(ids(&second)[0] == "a/1", format_args!("a/1 was overtaken: {:?}", ids(&second)));
     let wanted: Vec<String> = (1..9).map(|n| format!("a/{n}")).collect();
-    bench.check(ids(&third) == wanted, format_args!("at last came {:?}", ids(&third)));
+    bench.check(ids(&third) == wanted, format_args!("at last arrived {:?}", ids(&third)));
 }

@@ -1,4 +1,4 @@
-//! One attempt: sent, and its answer read, within its time.
+//! One attempt: sends the request and reads the answer, within the attempt's timeout.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -18,10 +18,10 @@ use super::transport::never_sent;
 use crate::http::body::{BufferedBody, Extent};
 use crate::in_progress::IN_PROGRESS_BYTES_MAX;
 
-/// Longer than anybody waits, and short enough to be added to any moment.
+/// Longer than any caller waits, and short enough to be added to any `Instant`.
 const TIMEOUT_MAX: Duration = Duration::from_secs(365 * 24 * 3_600);
 
-/// What is left in hand after an attempt: one of them, or neither.
+/// What an attempt returned: one of them, or neither.
 pub(super) struct Got<R: Body> {
     pub(super) response: Option<Response<BufferedBody<R>>>,
     pub(super) error: Option<BoxError>,
@@ -72,14 +72,14 @@ where
     let (head, body) = response.into_parts();
     let signals =
         |body: &[u8]| ResponseClass::Answer(Signals::read(head.status, &head.headers, body, wall()));
-    // Its end is not what its readers wait for.
+    // Readers of an event stream do not wait for its end.
     if head.status.is_success() && is_event_stream(&head.headers) {
         let seen = signals(&[]);
         return (seen, Got::response(Response::from_parts(head, BufferedBody::untouched(body))));
     }
     let left = deadline.saturating_duration_since(Instant::now());
     let mut body = BufferedBody::untouched(body);
-    // Whether a 202 is semel's own is in its body.
+    // The body shows whether a 202 is semel's own.
     let bytes_max = match head.status {
         StatusCode::ACCEPTED => answer_bytes_max.max(IN_PROGRESS_BYTES_MAX),
         _ => answer_bytes_max,
@@ -87,7 +87,7 @@ where
     let extent = body.fill(bytes_max, Some(left)).await;
     match extent {
         Extent::Error => (ResponseClass::Lost, broken(body).await),
-        // Not the bound in bytes, then the one in time: the answer stopped half way.
+        // The bound in time, not the one in bytes: the answer stopped half way.
         Extent::Bound if Instant::now() >= deadline => (ResponseClass::TimedOut, Got::nothing()),
         Extent::Whole | Extent::Trailers | Extent::Bound | Extent::Full => {
             let seen = signals(body.data());

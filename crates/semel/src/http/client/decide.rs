@@ -1,13 +1,13 @@
-//! Again, or not: pure code, without clock, chance or network.
+//! Retry or not: pure code, without clock, randomness or network.
 //!
-//! | seen | again? |
+//! | seen | retry? |
 //! |---|---|
 //! | no connection, broken connection, no answer in time | yes |
-//! | a 202 of semel's own: an attempt is under way | yes |
-//! | another answer below 400, or a replay of whatever status | no: it is the answer |
+//! | a 202 of semel's own: an attempt is in flight | yes |
+//! | another answer below 400, or a replay of any status | no: it is the answer |
 //! | mismatch, uncertain | no, whatever any header says |
-//! | `x-should-retry`, `Stripe-Should-Retry` | as it says |
-//! | another problem of semel's | as the contract says of its code |
+//! | `x-should-retry`, `Stripe-Should-Retry` | as the header says |
+//! | another problem of semel's | as the contract says for its code |
 //! | 408, 425, 429, 5xx | yes |
 //! | anything else, other 409s included | no |
 
@@ -19,16 +19,16 @@ use super::policy::RetryPolicy;
 use super::response_class::{ResponseClass, Signals};
 use crate::http::problem::Code;
 
-/// Where an intent stands after an attempt.
+/// The state of an intent after an attempt.
 #[derive(Clone, Copy, Debug)]
 pub struct Moment {
-    /// How many attempts were made, the one just ended included.
+    /// How many attempts were made, including the one just ended.
     pub attempts: u32,
     /// How long the caller has waited.
     pub elapsed: Duration,
     /// How long the intent may still be sent before the server could have forgotten it.
     pub sendable: Duration,
-    /// Chance, all 64 bits of it.
+    /// A random number; all 64 bits are used.
     pub random: u64,
 }
 
@@ -42,7 +42,7 @@ pub enum RetryDecision {
     },
     /// No further attempt.
     Stop {
-        /// Because of what.
+        /// The reason.
         why: Why,
     },
 }
@@ -53,25 +53,26 @@ pub enum RetryDecision {
 pub enum Why {
     /// There is an answer that another attempt would not change.
     Answered,
-    /// The server said so: `x-should-retry: false`.
+    /// The server forbids it: `x-should-retry: false`.
     ServerSaysNo,
-    /// The key stands for another request.
+    /// The key was used for another request.
     Mismatch,
-    /// The server does not know whether it took effect, and asking again does not tell.
+    /// The server does not know whether it took effect, and a retry cannot find out.
     Uncertain,
-    /// Another problem of semel's that retrying does not solve.
+    /// Another problem of semel's that a retry does not solve.
     Problem(Code),
-    /// As many attempts as the policy allows.
+    /// The policy's limit of attempts is reached.
     Attempts,
-    /// The next attempt would begin after the caller's time is up.
+    /// The next attempt would begin after the caller's time limit.
     Time,
     /// The next attempt might come after the server has forgotten the key.
     Retention,
 }
 
-/// Decides. Every `Retry` begins within the budget: `elapsed + after < time_max` and `after < sendable`.
+/// Decides whether to retry. Every retry begins within the budget: `elapsed + after < time_max` and
+/// `after < sendable`.
 pub fn decide(policy: &RetryPolicy, moment: &Moment, seen: &ResponseClass) -> RetryDecision {
-    if let Some(why) = last_word(seen) {
+    if let Some(why) = stop_reason(seen) {
         return RetryDecision::Stop { why };
     }
     if moment.attempts >= policy.attempts_max {
@@ -87,10 +88,10 @@ pub fn decide(policy: &RetryPolicy, moment: &Moment, seen: &ResponseClass) -> Re
     RetryDecision::Retry { after }
 }
 
-/// Why another attempt makes no sense, if it does not.
-fn last_word(seen: &ResponseClass) -> Option<Why> {
+/// Why another attempt makes no sense; `None` if it does.
+fn stop_reason(seen: &ResponseClass) -> Option<Why> {
     let ResponseClass::Answer(signals) = seen else { return None };
-    // First and without exception: these two are where a retry does harm, or at best nothing.
+    // First and without exception: for these two a retry does harm, or at best nothing.
     match signals.code {
         Some(Code::Reused) => return Some(Why::Mismatch),
         Some(Code::Uncertain) => return Some(Why::Uncertain),
@@ -109,7 +110,7 @@ fn last_word(seen: &ResponseClass) -> Option<Why> {
     }
 }
 
-/// The codes of which the contract says "retry by machine".
+/// The codes that the contract allows to retry automatically.
 fn is_transient(code: Code) -> bool {
     matches!(
         code,
@@ -122,8 +123,8 @@ fn is_transient(code: Code) -> bool {
     )
 }
 
-/// Full jitter (anything up to the exponential bound) spreads a crowd best. After a `Retry-After`, which
-/// the whole crowd got, it comes on top.
+/// Exponential backoff with full jitter (anything up to the bound), which spreads many clients best. After a
+/// `Retry-After`, which all of them got, the jitter is added to it.
 fn wait(policy: &RetryPolicy, moment: &Moment, seen: &ResponseClass) -> Duration {
     match seen {
         ResponseClass::Answer(Signals { retry_after: Some(asked), .. }) => {
@@ -142,12 +143,12 @@ fn share(of: Duration, random: u64) -> Duration {
     Duration::from_nanos(((nanos * u128::from(random)) >> 64) as u64)
 }
 
-/// What is known of the effect once there is no further attempt.
+/// What is known about the effect once there is no further attempt.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Known {
-    /// The response at hand is the answer.
+    /// The last response is the answer.
     Answered,
-    /// The response at hand says no, and nothing is open.
+    /// The last response is a refusal, and no attempt is in doubt.
     Refused,
     /// It may have taken effect.
     InDoubt,
@@ -155,7 +156,7 @@ pub(super) enum Known {
     NotSent,
 }
 
-/// `doubt` says whether an earlier attempt may have taken effect.
+/// `doubt`: an earlier attempt may have taken effect.
 pub(super) fn conclude(doubt: bool, why: Why, seen: &ResponseClass) -> Known {
     let ResponseClass::Answer(signals) = seen else {
         return if doubt || leaves_doubt(seen) { Known::InDoubt } else { Known::NotSent };
@@ -169,7 +170,7 @@ pub(super) fn conclude(doubt: bool, why: Why, seen: &ResponseClass) -> Known {
     }
 }
 
-/// Whether this attempt may have taken effect without our knowing.
+/// Whether this attempt may have taken effect without an answer that shows it.
 pub(super) fn leaves_doubt(seen: &ResponseClass) -> bool {
     let signals = match seen {
         ResponseClass::NotSent => return false,
@@ -177,21 +178,21 @@ pub(super) fn leaves_doubt(seen: &ResponseClass) -> bool {
         ResponseClass::Answer(signals) => signals,
     };
     match (signals.code, signals.status.as_u16()) {
-        // It took effect, or may have (a failed attempt with a keyed effect, too), and what came of it is not known here as
-        // long as there is no answer.
+        // It took effect, or may have (a failed attempt with a keyed effect, too), and its result is not known without
+        // an answer.
         (Some(code), _) => matches!(
             code,
             Code::InProgress | Code::Uncertain | Code::AttemptFailed | Code::KeyExpired | Code::NotRebuilt
         ),
         (None, ..=499 | 501) => false,
-        // A server that says when to come back has done nothing; the others may be a proxy that gave up.
+        // A server that sends `Retry-After` has done nothing; others may be a proxy that gave up.
         (None, 503) => signals.retry_after.is_none(),
         (None, _) => true,
     }
 }
 
-/// Whether the answer is one to the intent, and so to all attempts before. Those about the attempt alone (a
-/// token that ran out between two retries) say nothing of the ones before.
+/// Whether the answer is about the intent, and so about all earlier attempts. An answer about this attempt alone (a
+/// token that expired between two retries) says nothing about earlier ones.
 fn settles(signals: &Signals) -> bool {
     match (signals.code, signals.status.as_u16()) {
         (Some(code), _) => matches!(code, Code::Reused | Code::AnswerLost),

@@ -63,8 +63,8 @@ fn what_is_tried_again_and_what_is_not() {
         (ResponseClass::Answer(coded(412, Code::KeyExpired)), Some(Why::Problem(Code::KeyExpired))),
         (ResponseClass::Answer(coded(500, Code::AnswerLost)), Some(Why::Problem(Code::AnswerLost))),
         (ResponseClass::Answer(coded(400, Code::KeyInvalid)), Some(Why::Problem(Code::KeyInvalid))),
-        // Headers are stronger than the status, but not stronger than a mismatch or a doubt,
-        // and they do not make a success be asked for again.
+        // Headers win over the status, but not over a mismatch or a doubt,
+        // and they do not make a success be retried.
         (ResponseClass::Answer(says(answer(409), true)), None),
         (ResponseClass::Answer(says(answer(404), true)), None),
         (ResponseClass::Answer(says(answer(503), false)), Some(Why::ServerSaysNo)),
@@ -105,7 +105,7 @@ fn retry_after_is_waited_for_and_never_in_vain() {
     let decided = |seconds, moment| decide(&policy(), &moment, &busy(seconds));
     let after = Duration::from_millis(3_050);
     assert_eq!(decided(3, first()), RetryDecision::Retry { after });
-    // 59 seconds are left: what begins later is not waited for at all.
+    // 59 seconds are left: a retry that would begin later is not waited for.
     assert!(matches!(decided(58, first()), RetryDecision::Retry { .. }));
     assert_eq!(decided(59, first()), RetryDecision::Stop { why: Why::Time });
     assert_eq!(decided(u64::MAX, first()), RetryDecision::Stop { why: Why::Time });
@@ -137,7 +137,7 @@ fn what_is_known_in_the_end() {
         (true, Why::Answered, ResponseClass::Answer(answer(201)), Answered),
         (true, Why::Answered, ResponseClass::Answer(answer(402)), Answered),
         (true, Why::Answered, ResponseClass::Answer(replayed(answer(500))), Answered),
-        // A token that ran out says nothing about the attempt before.
+        // A token that expired says nothing about the attempt before.
         (false, Why::Answered, ResponseClass::Answer(answer(401)), Answered),
         (true, Why::Answered, ResponseClass::Answer(answer(401)), InDoubt),
         (false, Why::Attempts, ResponseClass::Answer(answer(429)), Refused),
@@ -227,7 +227,7 @@ proptest! {
         }
     }
 
-    /// Whoever is told "nothing happened" or "refused" can rely on it.
+    /// A caller that gets "nothing happened" or "refused" can rely on it.
     #[test]
     fn doubt_only_ends_with_an_answer_to_the_intent(seen in any_seen()) {
         if conclude(true, Why::Attempts, &seen) != Known::InDoubt {

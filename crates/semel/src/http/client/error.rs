@@ -1,4 +1,4 @@
-//! Errors that say what is known of the effect.
+//! Errors that say what is known about the effect.
 
 use std::error::Error;
 use std::fmt;
@@ -16,27 +16,27 @@ pub type BoxError = Box<dyn Error + Send + Sync>;
 
 /// There is no answer to the intent. What is known instead:
 ///
-/// | | the effect | what now |
+/// | | the effect | what to do |
 /// |---|---|---|
-/// | `Invalid` | did not happen | a bug in the request; nothing was sent |
-/// | `NotSent` | did not happen | later, with the same key or not at all |
-/// | `InDoubt` | may have happened | the same key again, before the server's retention ends; never a new one |
-/// | `Refused` | see [`GaveUp::response`] | the problem's code says it |
+/// | `Invalid` | did not happen | fix the request; nothing was sent |
+/// | `NotSent` | did not happen | retry later with the same key, or give up |
+/// | `InDoubt` | may have happened | retry with the same key before the server's retention ends; never use a new one |
+/// | `Refused` | see [`GaveUp::response`] | as the problem's code says |
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ClientError {
     /// The request cannot be sent as it is.
     Invalid(InvalidRequest),
-    /// No attempt was carried out: there was no connection, or the server said it did nothing.
+    /// No attempt took effect: there was no connection, or the server said it did nothing.
     NotSent(Box<GaveUp>),
-    /// It was sent and there is no answer, or none that tells. To go on later, give
+    /// It was sent, and there is no answer that shows whether it took effect. To continue later, add
     /// [`GaveUp::key`] and [`FirstSent`](super::FirstSent) to the same request.
     InDoubt(Box<GaveUp>),
-    /// The server answered with a problem, and nothing is open. There is a response.
+    /// The server answered with a problem, and no attempt is in doubt. There is a response.
     Refused(Box<GaveUp>),
 }
 
-/// What was tried until the end.
+/// What was tried before giving up.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct GaveUp {
@@ -48,12 +48,12 @@ pub struct GaveUp {
     pub attempts: Attempts,
     /// The last answer, if the last attempt got one. Its body is cut off at the policy's `answer_bytes_max`.
     pub response: Option<Response<Bytes>>,
-    /// The transport's error, if the last attempt ended in one.
+    /// The transport's error, if the last attempt failed with one.
     pub source: Option<BoxError>,
 }
 
 impl ClientError {
-    /// What was tried; `None` where nothing was.
+    /// What was tried; `None` if nothing was.
     pub fn gave_up(&self) -> Option<&GaveUp> {
         match self {
             Self::Invalid(_) => None,
@@ -73,7 +73,7 @@ impl fmt::Display for ClientError {
             Self::Invalid(invalid) => return write!(f, "nothing was sent: {invalid}"),
             Self::NotSent(gave_up) => ("nothing happened", gave_up),
             Self::InDoubt(gave_up) => {
-                ("it may have taken effect; go on with the same key, never with a new one", gave_up)
+                ("it may have taken effect; retry with the same key, never with a new one", gave_up)
             }
             Self::Refused(gave_up) => ("the server refused it", gave_up),
         };
@@ -100,13 +100,13 @@ impl Error for ClientError {
 impl fmt::Display for Why {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Answered => "the answer is about the attempt, not about the intent,",
-            Self::ServerSaysNo => "the server wants no retry",
-            Self::Mismatch => "the key stands for another request",
+            Self::Answered => "no answer to the intent itself",
+            Self::ServerSaysNo => "the server forbids a retry",
+            Self::Mismatch => "the key was used for another request",
             Self::Uncertain => "the server does not know whether it took effect",
             Self::Problem(code) => code.as_str(),
-            Self::Attempts => "the budget of attempts is used up",
-            Self::Time => "the time is used up",
+            Self::Attempts => "the limit of attempts is reached",
+            Self::Time => "the time limit is reached",
             Self::Retention => "the server may have forgotten the key by the next attempt",
         })
     }
@@ -116,15 +116,13 @@ impl fmt::Display for Why {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidRequest {
-    /// The key header was there and is not a key.
-    #[error("the request's own key is not usable: {0}")]
+    /// The value of the key header is not a valid key.
+    #[error("the request's own key is invalid: {0}")]
     Key(String),
-    /// A header and an extension name two keys.
-    #[error(
-        "the request carries a key in its header and another one in its extensions; which of them counts is not for us to guess"
-    )]
+    /// The header and the extension have different keys.
+    #[error("the request has one key in its header and another one in its extensions; set only one")]
     TwoKeys,
-    /// Every attempt repeats the body, so it has to be kept.
+    /// Every attempt repeats the body, so it is kept in memory.
     #[error("the request's body is larger than {bytes_max} bytes; raise `body_bytes_max`, or send less")]
     BodyTooLarge {
         /// The bound.
@@ -139,11 +137,11 @@ pub enum InvalidRequest {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct ClientAttempt {
-    /// When it began, counted from the beginning of the first.
+    /// When it began, counted from the start of the first.
     pub began: Duration,
     /// How long it took.
     pub took: Duration,
-    /// What it ended in.
+    /// Its result.
     pub seen: ResponseClass,
 }
 

@@ -1,4 +1,4 @@
-//! The other end: one key per intent, and retries that are safe because of it.
+//! The client side: one key per intent, and retries that are safe because of it.
 //!
 //! ```no_run
 //! # async fn pay() -> Result<(), Box<dyn std::error::Error>> {
@@ -12,22 +12,22 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | `policy` | [`RetryPolicy`]: budget and pace |
-//! | `response_class` | what an attempt ended in, as the response tells it |
-//! | `decide` | again or not, and what is known in the end: pure, exported for other clients |
-//! | `prepare` | the key is settled and the body is in memory |
+//! | `policy` | [`RetryPolicy`]: retry budget and backoff |
+//! | `response_class` | the result of an attempt, read from the response |
+//! | `decide` | retry or not, and what is known in the end: pure, exported for other clients |
+//! | `prepare` | chooses the key and reads the body into memory |
 //! | `attempt`, `service` | [`IdempotentClient`] and [`RetryLayer`]: the attempts themselves |
 //! | `error` | [`ClientError`]: did not happen, may have happened, refused |
-//! | `durable` | [`DurableClient`](durable::DurableClient): written down before it is sent (feature `sqlite`) |
+//! | `durable` | [`DurableClient`](durable::DurableClient): journaled before it is sent (feature `sqlite`) |
 //!
 //! What servers promise, and what each answer means, is in `docs/http-contract.md`; how to use the client, and
-//! with which transports, in `docs/client.md`.
+//! with which transports, is in `docs/client.md`.
 //!
 //! # What it does not do
 //!
-//! - It makes no second key. Whoever is left in doubt goes on with the first one: [`FirstSent`].
-//! - It does not make a server idempotent. Retrying a server that ignores the key repeats the effect.
-//! - It follows no redirects and refreshes no credentials; those are the transport's.
+//! - It makes no second key. A caller in doubt continues with the first one: [`FirstSent`].
+//! - It does not make a server idempotent. A retry to a server that ignores the key repeats the effect.
+//! - It follows no redirects and refreshes no credentials; that is up to the transport.
 
 mod attempt;
 pub mod decide;

@@ -12,14 +12,14 @@ use tower_service::Service;
 
 use super::service::IdempotentClient;
 
-/// A [`reqwest::Client`] that takes and gives the types of the `http` crate.
+/// A [`reqwest::Client`] over the types of the `http` crate.
 #[derive(Clone, Debug)]
 pub struct ReqwestTransport(reqwest::Client);
 
 impl IdempotentClient<ReqwestTransport> {
     /// Over reqwest, with its TLS, proxies and timeouts.
     ///
-    /// Let it follow no redirects: a 307 would send the request, and the key, elsewhere.
+    /// Disable its redirects: a 307 would send the request, and the key, elsewhere.
     ///
     /// ```
     /// use semel::http::client::IdempotentClient;

@@ -1,4 +1,4 @@
-//! How often, how long and how far apart.
+//! Retry policy: max attempts, time limit and backoff.
 
 use std::time::Duration;
 
@@ -7,16 +7,16 @@ use http::header::HeaderName;
 use crate::http::headers::IDEMPOTENCY_KEY;
 use crate::http::rule::BODY_BYTES_MAX;
 
-/// Most attempts that can be asked for: the record of them has to stay small.
+/// Upper bound of `attempts_max`: the list of attempts has to stay small.
 pub const ATTEMPTS_MAX: u32 = 1_000;
 
-/// The answer is read up to this many bytes before it counts as arrived, unless told otherwise.
+/// How many bytes of an answer are read before it counts as arrived, by default.
 pub const ANSWER_BYTES_MAX: usize = 1 << 20;
 
-/// The longest stretch before the end of retention in which nothing is sent any more.
+/// Longest margin before the end of retention in which nothing is sent.
 const MARGIN_MAX: Duration = Duration::from_secs(60 * 60);
 
-/// The budget of one intent and the pace of its retries.
+/// The retry budget of one intent, and the backoff between its attempts.
 ///
 /// | setting | default | bounds |
 /// |---|---|---|
@@ -26,7 +26,7 @@ const MARGIN_MAX: Duration = Duration::from_secs(60 * 60);
 /// | [`backoff`](Self::backoff) | 200 ms to 10 s | the wait between two, with full jitter |
 /// | [`retention`](Self::retention) | 24 hours | how old an intent may be when it is sent again |
 /// | [`body_bytes_max`](Self::body_bytes_max) | 1 MiB | the request's body, which every attempt repeats |
-/// | [`answer_bytes_max`](Self::answer_bytes_max) | 1 MiB | how much of an answer is read before it is handed on |
+/// | [`answer_bytes_max`](Self::answer_bytes_max) | 1 MiB | how much of an answer is read before it is returned |
 ///
 /// ```
 /// use std::time::Duration;
@@ -65,34 +65,34 @@ impl Default for RetryPolicy {
 }
 
 impl RetryPolicy {
-    /// How often a request is sent at most, the first time included: 1 to [`ATTEMPTS_MAX`].
+    /// Max attempts, including the first: 1 to [`ATTEMPTS_MAX`].
     pub fn attempts_max(mut self, attempts: u32) -> Self {
         self.attempts_max = attempts.clamp(1, ATTEMPTS_MAX);
         self
     }
 
-    /// How long the caller waits at most. The last attempt is cut short where it would take longer.
+    /// How long the caller waits at most. The last attempt is cut short if it would take longer.
     pub fn time_max(mut self, time: Duration) -> Self {
         self.time_max = time;
         self
     }
 
-    /// How long one attempt may take, up to the last byte of its answer. One that takes longer is given up
-    /// and repeated with the same key: it may have taken effect.
+    /// How long one attempt may take, up to the last byte of its answer. A slower one is dropped and retried with the
+    /// same key: it may have taken effect.
     pub fn attempt_timeout(mut self, timeout: Duration) -> Self {
         self.attempt_timeout = timeout;
         self
     }
 
-    /// The wait after the n-th attempt is anything between nothing and `base` × 2ⁿ⁻¹, at most `max`; longer
-    /// where the server's `Retry-After` says so.
+    /// Exponential backoff with full jitter: the wait after the n-th attempt is random between zero and `base` × 2ⁿ⁻¹,
+    /// at most `max`; longer if the server's `Retry-After` says so.
     pub fn backoff(mut self, base: Duration, max: Duration) -> Self {
         (self.backoff_base, self.backoff_max) = (base.min(max), max);
         self
     }
 
-    /// How long the server remembers outcomes. Nothing is sent again in the last tenth of it (at most an
-    /// hour): beyond it a retry is a new intent, and a second effect.
+    /// How long the server keeps outcomes. Nothing is sent in the last tenth of it (at most an hour): beyond it a retry
+    /// is a new intent, and a second effect.
     pub fn retention(mut self, retention: Duration) -> Self {
         self.retention = retention;
         self
@@ -104,25 +104,25 @@ impl RetryPolicy {
         self
     }
 
-    /// How much of an answer is read before it counts as arrived. Up to here a connection that breaks in the
-    /// middle of the answer is a reason to ask again; what is beyond comes as the server sends it.
+    /// How much of an answer is read before it counts as arrived. If the connection breaks before that, the request is
+    /// retried; the rest of the answer is streamed.
     pub fn answer_bytes_max(mut self, bytes: usize) -> Self {
         self.answer_bytes_max = bytes;
         self
     }
 
-    /// The header the server reads keys from, where it is not `Idempotency-Key`.
+    /// The header of the key, if the server does not use `Idempotency-Key`.
     pub fn key_header(mut self, name: HeaderName) -> Self {
         self.key_header = name;
         self
     }
 
-    /// How old an intent may be when it is sent: retention less a margin for slow attempts and for clocks.
+    /// How old an intent may be when it is sent: retention minus a margin for slow attempts and clock errors.
     pub(super) fn sendable_for(&self) -> Duration {
         self.retention.saturating_sub(self.margin())
     }
 
-    /// How long before the end of retention nothing is sent any more.
+    /// How long before the end of retention sending stops.
     pub(super) fn margin(&self) -> Duration {
         (self.retention / 10).min(MARGIN_MAX)
     }

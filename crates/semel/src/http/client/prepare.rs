@@ -1,4 +1,4 @@
-//! Before the first attempt: the key is settled, and the body is in memory.
+//! Before the first attempt: chooses the key and reads the body into memory.
 
 use std::time::{Duration, SystemTime};
 
@@ -19,10 +19,9 @@ use crate::intent::key::Key;
 
 /// An extension of a request: this intent has been sent before, first at that moment.
 ///
-/// For going on after [`InDoubt`](super::ClientError::InDoubt), with the same key. The client then keeps to the
-/// server's retention as counted from that moment, and reports nothing as "did not happen" that an earlier
-/// attempt may have done. A moment in the future says that the clock was set back: then nobody knows how old the
-/// intent is, and it is not sent.
+/// Use it to continue after [`InDoubt`](super::ClientError::InDoubt), with the same key. The client then counts the
+/// server's retention from that moment, and reports nothing as "did not happen" that an earlier attempt may have done.
+/// A moment in the future means that the clock was set back: then the age of the intent is unknown, and it is not sent.
 ///
 /// ```
 /// use std::time::SystemTime;
@@ -38,8 +37,8 @@ use crate::intent::key::Key;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FirstSent(pub SystemTime);
 
-/// When something was judged, by both clocks: the one that measures spans may stand still while the machine sleeps, the
-/// other may be set back.
+/// When the age of an intent was determined, by both clocks: the monotonic one may stand still while the machine is
+/// suspended, the wall clock may be set back.
 #[derive(Clone, Copy)]
 pub(super) struct Judged {
     pub(super) at: Instant,
@@ -51,22 +50,22 @@ impl Judged {
         Self { at: Instant::now(), wall }
     }
 
-    /// How long ago that was, by whichever clock says more.
+    /// How long ago that was, by the clock that has advanced further.
     pub(super) fn passed(&self, wall: SystemTime) -> Duration {
         self.at.elapsed().max(wall.duration_since(self.wall).unwrap_or_default())
     }
 }
 
-/// An intent as it is sent, as often as need be.
+/// An intent, ready for any number of attempts.
 pub(super) struct Prepared {
     pub(super) key: Key,
     pub(super) head: Parts,
     pub(super) body: Bytes,
-    /// An attempt we know nothing more of may have taken effect.
+    /// An earlier attempt, of unknown result, may have taken effect.
     pub(super) sent_before: bool,
-    /// How long it may be sent,
+    /// How long it may be sent, counted from `judged`.
     pub(super) sendable: Duration,
-    /// counted from here. Not from the first attempt: a process may stand still before it, while another one sends.
+    /// Not the first attempt: a process may be paused before that, while another one sends.
     pub(super) judged: Judged,
 }
 
@@ -81,7 +80,7 @@ impl Prepared {
     {
         let judged = Judged::now(now);
         let (mut head, body) = request.into_parts();
-        let key = settle_key(&mut head, &policy.key_header)?;
+        let key = choose_key(&mut head, &policy.key_header)?;
         let bytes_max = policy.body_bytes_max;
         let mut body = BufferedBody::untouched(body);
         let body = match body.fill(bytes_max, None).await {
@@ -93,7 +92,7 @@ impl Prepared {
         let age = match first_sent.map(|at| now.duration_since(at)) {
             None => Duration::ZERO,
             Some(Ok(age)) => age,
-            // The clock was set back since. By a little: then it is young. By more: nobody knows how old it is.
+            // The clock was set back since. By a little: the intent is young. By more: its age is unknown.
             Some(Err(ahead)) if ahead.duration() <= policy.margin() / 2 => Duration::ZERO,
             Some(Err(_)) => Duration::MAX,
         };
@@ -107,8 +106,8 @@ impl Prepared {
     }
 }
 
-/// The key the request brings, or else a new one. A header that is there stays as it is.
-fn settle_key(head: &mut Parts, name: &HeaderName) -> Result<Key, InvalidRequest> {
+/// The request's own key, or else a new one. An existing header is left unchanged.
+fn choose_key(head: &mut Parts, name: &HeaderName) -> Result<Key, InvalidRequest> {
     let carried =
         key::read(&head.headers, name, 0).map_err(|refusal| InvalidRequest::Key(refusal.to_string()))?;
     let given = head.extensions.remove::<Key>();
@@ -123,7 +122,7 @@ fn settle_key(head: &mut Parts, name: &HeaderName) -> Result<Key, InvalidRequest
     }
 }
 
-/// Bare where every reader takes that for the same key, else as a structured-field string.
+/// Writes the key bare if every reader parses that as the same key, else as a structured-field string.
 pub(super) fn write_key(headers: &mut HeaderMap, name: &HeaderName, key: &Key) -> Result<(), InvalidRequest> {
     let text = key.as_str();
     let value = if text.starts_with('"') || text.contains(',') {
@@ -131,7 +130,7 @@ pub(super) fn write_key(headers: &mut HeaderMap, name: &HeaderName, key: &Key) -
     } else {
         HeaderValue::from_str(text)
     };
-    // Printable ASCII always is a header's value; nobody is served by a panic if that ever changes.
+    // Printable ASCII is always a valid header value; an error is better than a panic if that ever changes.
     let value = value.map_err(|error| InvalidRequest::Key(error.to_string()))?;
     headers.insert(name, value);
     Ok(())
@@ -163,7 +162,7 @@ mod tests {
             (order.clone(), &"order-1".parse().unwrap())
         );
 
-        // As it was spelled: a proxy that compares texts shall see no difference.
+        // Spelled as before: a proxy that compares strings must see no difference.
         let carried = prepared(post().header(IDEMPOTENCY_KEY, "\"order-1\"").extension(order.clone())).await;
         let carried = carried.unwrap();
         assert_eq!(

@@ -1,4 +1,4 @@
-//! What an attempt ended in, read from the response without judging it.
+//! The result of an attempt, read from the response without deciding anything.
 
 use std::time::{Duration, SystemTime};
 
@@ -11,16 +11,16 @@ use crate::http::headers::{
 use crate::http::problem::Code;
 use crate::in_progress::is_in_progress;
 
-/// Most bytes of a problem that are looked at for its code.
+/// Most bytes of a problem that are parsed for its code.
 const PROBLEM_BYTES_MAX: usize = 64 << 10;
 
-/// What one attempt ended in.
+/// The result of one attempt.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum ResponseClass {
-    /// There was no connection to send it on: the server never saw it.
+    /// No connection was made: the server never saw the request.
     NotSent,
-    /// It was sent, or may have been, and the connection broke before the answer was whole.
+    /// It was sent, or may have been, and the connection broke before the answer was complete.
     Lost,
     /// No answer within the attempt's time.
     TimedOut,
@@ -34,14 +34,14 @@ pub enum ResponseClass {
 pub struct Signals {
     /// The status.
     pub status: StatusCode,
-    /// The problem's code, where it is one of semel's. [`InProgress`](Code::InProgress) also where semel says so with
-    /// a 202 of its own.
+    /// The problem's code, if it is one of semel's. A 202 of semel's own counts as
+    /// [`InProgress`](Code::InProgress).
     pub code: Option<Code>,
-    /// `x-should-retry` or `Stripe-Should-Retry`. Where they contradict each other: no.
+    /// `x-should-retry` or `Stripe-Should-Retry`. If they contradict each other: no.
     pub should_retry: Option<bool>,
-    /// `Retry-After`, from now on.
+    /// `Retry-After`, counted from now.
     pub retry_after: Option<Duration>,
-    /// It is the recorded answer; asking again brings the same.
+    /// It is a replay of the recorded answer; a retry gets the same.
     pub replayed: bool,
 }
 
@@ -51,18 +51,18 @@ impl Signals {
         Self { status, code: None, should_retry: None, retry_after: None, replayed: false }
     }
 
-    /// A 202 of semel's own: an attempt is under way, and this is not the answer yet.
+    /// A 202 of semel's own: an attempt is in flight, and this is not the answer yet.
     pub(crate) fn is_under_way(&self) -> bool {
         self.status == StatusCode::ACCEPTED && self.code == Some(Code::InProgress) && !self.replayed
     }
 
-    /// Reads a response. The body is looked at for the code of a problem where no header tells it; `now` is
-    /// what an HTTP-date is compared with.
+    /// Reads a response. The body is parsed for the code of a problem if no header has it; an HTTP-date is compared
+    /// with `now`.
     pub fn read(status: StatusCode, headers: &HeaderMap, body: &[u8], now: SystemTime) -> Self {
         let replayed = [IDEMPOTENCY_REPLAYED, IDEMPOTENT_REPLAYED]
             .iter()
             .any(|name| text(headers, name).is_some_and(|text| text.eq_ignore_ascii_case("true")));
-        // What is replayed is the service's, whatever it looks like.
+        // A replay is the service's own answer, whatever it looks like.
         let in_progress = !replayed && is_in_progress(status, headers, body);
         Self {
             status,
@@ -83,7 +83,7 @@ fn code(headers: &HeaderMap, body: &[u8]) -> Option<Code> {
     if let Some(code) = text(headers, &IDEMPOTENCY_PROBLEM).and_then(known) {
         return Some(code);
     }
-    // A proxy on the way may have dropped the header. The service's own documents are left alone.
+    // A proxy on the way may have dropped the header. Only problem documents are parsed.
     let media = text(headers, &CONTENT_TYPE)?.split(';').next()?.trim();
     if !media.eq_ignore_ascii_case("application/problem+json") || body.len() > PROBLEM_BYTES_MAX {
         return None;
@@ -93,7 +93,7 @@ fn code(headers: &HeaderMap, body: &[u8]) -> Option<Code> {
 }
 
 fn should_retry(headers: &HeaderMap) -> Option<bool> {
-    let said = [X_SHOULD_RETRY, STRIPE_SHOULD_RETRY].into_iter().filter_map(|name| {
+    let values = [X_SHOULD_RETRY, STRIPE_SHOULD_RETRY].into_iter().filter_map(|name| {
         let text = text(headers, &name)?;
         match text {
             _ if text.eq_ignore_ascii_case("true") => Some(true),
@@ -101,14 +101,14 @@ fn should_retry(headers: &HeaderMap) -> Option<bool> {
             _ => None,
         }
     });
-    said.reduce(|one, other| one && other)
+    values.reduce(|one, other| one && other)
 }
 
-/// Seconds, or the moment as an HTTP-date (RFC 9110, section 10.2.3). One that has passed means now.
+/// Seconds, or an HTTP-date (RFC 9110, section 10.2.3). A date in the past means now.
 fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
     let text = text(headers, &RETRY_AFTER)?;
     if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
-        // More digits than a number has is as good as never.
+        // A number that overflows is as good as never.
         return Some(Duration::from_secs(text.parse().unwrap_or(u64::MAX)));
     }
     let at = httpdate::parse_http_date(text).ok()?;

@@ -39,7 +39,7 @@ use crate::http::body::BufferedBody;
 ///
 /// let client = IdempotentClient::new(transport);
 /// let request = http::Request::post("http://api.example/payments")
-///     .extension(Key::new("order-1001")?) // or nothing: a UUIDv7 is made
+///     .extension(Key::new("order-1001")?) // optional: by default a UUIDv7 is made
 ///     .body(r#"{"amount": 4200}"#.to_owned())?;
 ///
 /// let response = client.send(request).await?;
@@ -48,7 +48,7 @@ use crate::http::body::BufferedBody;
 /// # Ok::<(), Box<dyn std::error::Error>>(()) }).unwrap();
 /// ```
 ///
-/// Dropping the future gives up waiting, not the effect: what was sent may be carried out.
+/// Dropping the future stops the waiting, not the effect: a request that was sent may still be carried out.
 #[derive(Clone)]
 pub struct IdempotentClient<S> {
     transport: S,
@@ -56,7 +56,7 @@ pub struct IdempotentClient<S> {
 }
 
 impl IdempotentClient<HttpTransport> {
-    /// Over hyper's pooling client, without TLS: for loopback, a sidecar or the gateway. For TLS give
+    /// Over hyper's pooling client, without TLS: for loopback, a sidecar or the gateway. For TLS pass
     /// [`new`](Self::new) a hyper client with the connector of your choice.
     pub fn http() -> Self {
         Self::new(transport::http())
@@ -69,7 +69,7 @@ impl<S> IdempotentClient<S> {
         RetryLayer::default().layer(transport)
     }
 
-    /// With another budget.
+    /// Replaces the retry policy.
     pub fn with_policy(mut self, policy: RetryPolicy) -> Self {
         self.retries.policy = Arc::new(policy);
         self
@@ -81,8 +81,8 @@ impl<S> IdempotentClient<S> {
 
     /// Sends the request until there is an answer or the budget is used up.
     ///
-    /// An answer is whatever the service says for good: a refused card is one, too. What else can come is
-    /// [`ClientError`]. The response carries its [`Attempts`] in its extensions.
+    /// An answer is any final response of the service: a declined card is one, too. Everything else is a
+    /// [`ClientError`]. The response has its [`Attempts`] in its extensions.
     pub async fn send<B, R>(&self, request: Request<B>) -> Result<Response<BufferedBody<R>>, ClientError>
     where
         B: Body<Data = Bytes>,
@@ -134,7 +134,7 @@ where
     type Error = ClientError;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, ClientError>> + Send>>;
 
-    /// Always: whether the transport is ready is part of an attempt, and waiting for it part of the budget.
+    /// Always ready: waiting for the transport is part of an attempt, and counts against the budget.
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), ClientError>> {
         Poll::Ready(Ok(()))
     }
@@ -167,11 +167,11 @@ pub struct RetryLayer {
     wall: Wall,
 }
 
-/// The machine's wall clock, which may be set.
+/// The machine's wall clock, which may be set back or forward.
 type Wall = Arc<dyn Fn() -> SystemTime + Send + Sync>;
 
 impl RetryLayer {
-    /// With this budget.
+    /// With this policy.
     pub fn new(policy: RetryPolicy) -> Self {
         Self {
             policy: Arc::new(policy),
@@ -180,13 +180,13 @@ impl RetryLayer {
         }
     }
 
-    /// Takes the chance in the waits from here: all 64 bits are used.
+    /// Replaces the source of randomness for the jitter; all 64 bits are used.
     pub fn random(mut self, random: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
         self.random = Arc::new(random);
         self
     }
 
-    /// Reads another wall clock than the machine's: for tests and simulations.
+    /// Replaces the machine's wall clock: for tests and simulations.
     #[doc(hidden)]
     pub fn wall_clock(mut self, wall: impl Fn() -> SystemTime + Send + Sync + 'static) -> Self {
         self.wall = Arc::new(wall);
@@ -236,7 +236,7 @@ where
     let mut attempts = Attempts::default();
     let mut doubt = prepared.sent_before;
     if age.passed() >= prepared.sendable {
-        // Who stood still for so long does not know who else may have sent it.
+        // After such a long pause another process may have sent it.
         let doubt = doubt || !prepared.sendable.is_zero();
         let known = if doubt { Known::InDoubt } else { Known::NotSent };
         return end(prepared, known, Why::Retention, Got::nothing(), attempts, policy);
@@ -255,9 +255,9 @@ where
         let why = match decide(policy, &moment, &seen) {
             RetryDecision::Stop { why } => Some(why),
             RetryDecision::Retry { after } => {
-                tracing::debug!(key = %prepared.key.short_hash(), attempt = made, ?seen, ?after, "trying again");
+                tracing::debug!(key = %prepared.key.short_hash(), attempt = made, ?seen, ?after, "retrying");
                 tokio::time::sleep(after).await;
-                // Asked again: a machine that slept as well wakes up later than it meant to.
+                // Checked again: if the machine was suspended, the sleep took longer than planned.
                 let late = age.waited() >= policy.time_max;
                 let forgotten = (age.passed() >= prepared.sendable).then_some(Why::Retention);
                 forgotten.or(late.then_some(Why::Time))
@@ -270,7 +270,6 @@ where
     }
 }
 
-/// How long it has been.
 struct Age<'a> {
     began: Instant,
     judged: Judged,
@@ -278,12 +277,12 @@ struct Age<'a> {
 }
 
 impl Age<'_> {
-    /// For the caller.
+    /// How long the caller has waited.
     fn waited(&self) -> Duration {
         self.began.elapsed()
     }
 
-    /// For the server.
+    /// How much of the server's retention has passed.
     fn passed(&self) -> Duration {
         self.judged.passed((self.wall)())
     }
@@ -308,7 +307,7 @@ fn end<R: Body<Data = Bytes>>(
     Err(match known {
         Known::NotSent => ClientError::NotSent(gave_up),
         Known::InDoubt => ClientError::InDoubt(gave_up),
-        // Answered without a response does not occur: only a response can be an answer.
+        // `Answered` without a response does not occur: only a response can be an answer.
         Known::Refused | Known::Answered => ClientError::Refused(gave_up),
     })
 }

@@ -1,4 +1,4 @@
-//! The ready-made transport, and what the errors of any transport say.
+//! The ready-made transport, and which transport errors mean "not sent".
 
 use std::error::Error;
 use std::io;
@@ -16,8 +16,8 @@ pub(super) fn http() -> HttpTransport {
     Client::builder(TokioExecutor::new()).build_http()
 }
 
-/// Whether nothing can have reached the server. Whatever is not known for sure may have: a wrong "not sent" is
-/// a payment that is told to have failed.
+/// Whether certainly nothing has reached the server. In doubt this is false: a wrong "not sent" would report a payment
+/// as failed that was made.
 pub(super) fn never_sent(error: &(dyn Error + 'static)) -> bool {
     let mut next = Some(error);
     while let Some(error) = next {

@@ -1,23 +1,22 @@
-//! How calls are shared out, and which messages go into which. Pure.
+//! How many calls may start, and which messages share a call. Pure.
 
 use std::collections::{HashMap, HashSet};
 
-use super::scheduler::Held;
+use super::scheduler::QueuedMessage;
 
-/// How many calls may be begun.
+/// How many calls may start.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Slots {
     /// In all.
     pub(super) all: usize,
-    /// With lines that fail.
+    /// For failing key queues.
     pub(super) retries: usize,
-    /// Whether the last call that was begun was one of those.
+    /// Whether the last call started was for a failing key queue.
     pub(super) retried_last: bool,
 }
 
 impl Slots {
-    /// How many are for lines that do not fail and for those that do. Neither waits for the other for longer than a call
-    /// takes.
+    /// Slots for healthy and for failing key queues. Neither waits for the other longer than one call takes.
     pub(super) fn split(self, any_fresh: bool, any_retry: bool) -> (usize, usize) {
         let retries = self.retries.min(self.all);
         match (any_fresh, any_retry) {
@@ -33,31 +32,32 @@ impl Slots {
 /// Messages for one call.
 #[derive(Clone, Debug)]
 pub(super) struct Batch {
-    pub(super) held: Vec<Held>,
-    /// Whether they are of lines that fail.
+    pub(super) messages: Vec<QueuedMessage>,
+    /// Whether they belong to failing key queues.
     pub(super) retries: bool,
 }
 
-/// Spreads messages over at most so many batches: the lines by turns, each line in one batch, as much of it as has room.
-pub(super) fn batches(all: &[&Held], most: usize, batch_max: usize, retries: bool) -> Vec<Batch> {
+/// Spreads messages over at most `most` batches, round robin by key queue. A key queue is in one batch only, with as
+/// many of its messages as fit.
+pub(super) fn batches(all: &[&QueuedMessage], most: usize, batch_max: usize, retries: bool) -> Vec<Batch> {
     let mut batches: Vec<Batch> = Vec::new();
     let (mut batch_of, mut full) = (HashMap::new(), HashSet::new());
-    for held in all.iter().filter(|_| most > 0) {
-        if full.contains(&held.line()) {
+    for queued in all.iter().filter(|_| most > 0) {
+        if full.contains(&queued.queue()) {
             continue;
         }
         let next = batch_of.len() % most;
-        let at = *batch_of.entry(held.line()).or_insert(next);
+        let at = *batch_of.entry(queued.queue()).or_insert(next);
         if at == batches.len() {
-            batches.push(Batch { held: Vec::new(), retries });
+            batches.push(Batch { messages: Vec::new(), retries });
         }
-        let batch = &mut batches[at].held;
+        let batch = &mut batches[at].messages;
         if batch.len() >= batch_max {
-            // Not this one, so none after it in its line.
-            full.insert(held.line());
+            // This one does not fit, so nothing behind it in its queue may go either.
+            full.insert(queued.queue());
             continue;
         }
-        batch.push((*held).clone());
+        batch.push((*queued).clone());
     }
     batches
 }
@@ -75,7 +75,7 @@ mod tests {
             (4, 3, false, true, true, (2, 2)),
             (3, 3, false, true, true, (2, 1)),
             (2, 0, false, true, true, (2, 0)),
-            // The last one by turns.
+            // They take turns for the last slot.
             (1, 1, false, true, true, (0, 1)),
             (1, 1, true, true, true, (1, 0)),
             (1, 1, true, false, true, (0, 1)),

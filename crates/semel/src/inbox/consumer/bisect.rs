@@ -1,4 +1,4 @@
-//! Finding the one that fails: halves, and halves of halves.
+//! Bisects a failed batch until the poison message is found.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -11,45 +11,45 @@ use super::call::{Called, call};
 use super::handler::{Handler, HandlerError, HandlerErrorKind};
 use super::metrics::{self, Observer};
 use super::options::ConsumerOptions;
-use super::scheduler::{AttemptResult, Held};
+use super::scheduler::{AttemptResult, QueuedMessage};
 use crate::inbox::duplicate_count;
 use crate::source::Receipt;
 
-/// Handles a batch. What fails as one of many is tried in two halves, the first before the second; what comes after a
-/// failed message in its line is not tried at all.
+/// Handles a batch. A failed batch is bisected and its halves are tried in order. Messages behind a failed one in the
+/// same key queue are not tried.
 pub(super) async fn handle<H: Handler>(
     handler: Arc<H>,
-    batch: Vec<Held>,
+    batch: Vec<QueuedMessage>,
     options: &ConsumerOptions,
     observer: &Observer,
     stopped: &watch::Receiver<bool>,
     alive: &watch::Receiver<()>,
 ) -> Vec<(Receipt, AttemptResult)> {
-    let mut told = Vec::with_capacity(batch.len());
-    let mut failed_lines = HashSet::new();
-    // The next on top.
+    let mut results = Vec::with_capacity(batch.len());
+    let mut failed_queues = HashSet::new();
+    // A stack: the next part is last.
     let mut rest = vec![batch];
     while let Some(mut part) = rest.pop() {
-        // What is not tried now is tried another time.
+        // Untried messages are tried later.
         if *stopped.borrow() {
             break;
         }
-        part.retain(|held| !failed_lines.contains(&held.line()));
+        part.retain(|queued| !failed_queues.contains(&queued.queue()));
         if part.is_empty() {
             continue;
         }
         let mut too_long = false;
         let error = match handled(&handler, &part, options, observer, alive).await {
             Called::Done(already) => {
-                let different: HashSet<_> = part.iter().map(|held| held.message.identity()).collect();
+                let different: HashSet<_> = part.iter().map(|queued| queued.message.identity()).collect();
                 let done =
                     if already < different.len() { AttemptResult::Done } else { AttemptResult::Already };
-                told.extend(part.iter().map(|held| (held.receipt, done.clone())));
+                results.extend(part.iter().map(|queued| (queued.receipt, done.clone())));
                 continue;
             }
-            Called::Failed(error) | Called::Broke(error) => error,
-            // Half of them, and the others not now: where everything hangs, each of them would take as long.
-            Called::TooLong(error) => {
+            Called::Failed(error) | Called::Panicked(error) => error,
+            // Try one half now and leave the rest: where everything hangs, each part would take the whole timeout.
+            Called::TimedOut(error) => {
                 rest.clear();
                 if part.len() > 1 {
                     part.truncate(part.len() / 2);
@@ -60,52 +60,52 @@ pub(super) async fn handle<H: Handler>(
                 error
             }
         };
-        // Nobody's fault: asking for each of them alone would only ask a database that is down more often.
+        // No message is to blame for a transient error. Bisecting would only load a database that is down.
         if part.len() > 1 && error.kind() != HandlerErrorKind::Transient {
             let second = part.split_off(part.len() / 2);
             rest.push(second);
             rest.push(part);
             continue;
         }
-        for held in part {
-            if failed_lines.insert(held.line()) {
+        for queued in part {
+            if failed_queues.insert(queued.queue()) {
                 let (error, kind, after) = (error.to_string(), error.kind(), error.pause());
-                told.push((held.receipt, AttemptResult::Failed { error, kind, after, too_long }));
+                results.push((queued.receipt, AttemptResult::Failed { error, kind, after, too_long }));
             }
         }
     }
-    told
+    results
 }
 
-/// One call of the handler, watched. How many it found to be done already.
+/// One call of the handler, with its span and metrics. Returns how many messages were duplicates.
 async fn handled<H: Handler>(
     handler: &Arc<H>,
-    part: &[Held],
+    part: &[QueuedMessage],
     options: &ConsumerOptions,
     observer: &Observer,
     alive: &watch::Receiver<()>,
 ) -> Called<usize> {
-    let messages: Vec<_> = part.iter().map(|held| held.message.clone()).collect();
+    let messages: Vec<_> = part.iter().map(|queued| queued.message.clone()).collect();
     let gives_up = handler.gives_up_at_once();
     let handler = Arc::clone(handler);
     let begun = Instant::now();
     let (span, spans) = observer.spans(part);
     let alive = alive.clone();
     let work = async move {
-        // Held for as long as the handler runs, also by one that was broken off and has not heard of it.
+        // Kept until the handler is really gone, also after an abort that has not taken effect yet.
         let _alive = alive;
         let (done, already) = duplicate_count::counting(handler.handle(&messages)).await;
         done.map(|()| already)
     };
     let called = match call("the handler", work.instrument(span), options.handle_timeout).await {
-        Called::Broke(error) | Called::TooLong(error) if gives_up => {
+        Called::Panicked(error) | Called::TimedOut(error) if gives_up => {
             Called::Failed(HandlerError::permanent(error))
         }
         called => called,
     };
     let (error, already) = match &called {
         Called::Done(already) => (None, *already),
-        Called::Failed(error) | Called::Broke(error) | Called::TooLong(error) => (Some(error), 0),
+        Called::Failed(error) | Called::Panicked(error) | Called::TimedOut(error) => (Some(error), 0),
     };
     spans.iter().for_each(|span| metrics::record(span, error));
     observer.metrics.iter().for_each(|metrics| metrics.called(begun.elapsed(), part.len(), already, error));

@@ -1,4 +1,4 @@
-//! One call of other people's code.
+//! One call of user code, with its timeout.
 
 use std::future::Future;
 use std::time::Duration;
@@ -8,13 +8,13 @@ use super::handler::HandlerError;
 pub(in crate::inbox) enum Called<T> {
     Done(T),
     Failed(HandlerError),
-    /// It panicked: what it did is not known.
-    Broke(HandlerError),
-    TooLong(HandlerError),
+    /// Its effect is unknown.
+    Panicked(HandlerError),
+    TimedOut(HandlerError),
 }
 
-/// One call, in a task of its own: what panics or hangs there fails, and nothing else. Dropped or too long, it
-/// is broken off where it next waits for something.
+/// One call, in a task of its own: a panic or a hang fails this call only. When dropped or timed out, the task is
+/// aborted at its next await.
 pub(in crate::inbox) async fn call<T: Send + 'static>(
     who: &str,
     work: impl Future<Output = Result<T, HandlerError>> + Send + 'static,
@@ -25,12 +25,14 @@ pub(in crate::inbox) async fn call<T: Send + 'static>(
     match tokio::time::timeout(limit, &mut task).await {
         Ok(Ok(Ok(done))) => Called::Done(done),
         Ok(Ok(Err(failed))) => Called::Failed(failed),
-        Ok(Err(broken)) => Called::Broke(HandlerError::retry(format!("{who} broke off: {broken}"))),
-        Err(_) => Called::TooLong(HandlerError::retry(format!("{who} took longer than {limit:?}"))),
+        Ok(Err(panicked)) => {
+            Called::Panicked(HandlerError::retry(format!("{who} did not finish: {panicked}")))
+        }
+        Err(_) => Called::TimedOut(HandlerError::retry(format!("{who} took longer than {limit:?}"))),
     }
 }
 
-/// A task that ends with whoever wants it.
+/// Aborts its task when dropped.
 pub(super) struct AbortOnDrop(pub(super) tokio::task::AbortHandle);
 
 impl Drop for AbortOnDrop {

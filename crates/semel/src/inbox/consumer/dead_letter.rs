@@ -1,4 +1,4 @@
-//! Giving up: what cannot be handled is kept for people, and only then told to the source as done.
+//! Giving up on a poison message: writes a dead letter, and only then acks the message at the source.
 
 use std::time::Duration;
 
@@ -7,11 +7,11 @@ use tokio::time::Instant;
 use super::handler::{DeadLetter, DeadLetters, Handler};
 use super::redelivery::within;
 use super::run::Consumer;
-use super::scheduler::Held;
+use super::scheduler::QueuedMessage;
 use crate::crash;
 use crate::source::{Delivery, Settle, Source};
 
-/// A message without an id, and when it is tried to be buried again.
+/// A message without an identity, and when to try its dead letter next.
 pub(super) struct Unidentified {
     pub(super) delivery: Delivery,
     error: String,
@@ -26,8 +26,8 @@ impl Unidentified {
 }
 
 impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
-    pub(super) async fn bury_nameless(&mut self) {
-        let mut tell_at = Instant::now() + self.source.renew_after();
+    pub(super) async fn dead_letter_unidentified(&mut self) {
+        let mut settle_at = Instant::now() + self.source.renew_after();
         let mut at = 0;
         while let Some(unidentified) = self.unidentified.get(at) {
             if unidentified.due > Instant::now() {
@@ -36,120 +36,128 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
             }
             let (delivery, error) = (unidentified.delivery.clone(), unidentified.error.clone());
             let (identity, failing_for) = (None, Duration::ZERO);
-            let buried =
+            let dead_letter =
                 DeadLetter { delivery: &delivery, identity, id: None, error: &error, tries: 0, failing_for };
-            if self.dead_letter(&buried).await {
+            if self.write_dead_letter(&dead_letter).await {
                 self.unidentified.remove(at);
-                self.untold.push((delivery.receipt, Settle::Ack));
-                self.tell_if_due(&mut tell_at).await;
+                self.pending_acks.push((delivery.receipt, Settle::Ack));
+                self.settle_if_due(&mut settle_at).await;
                 continue;
             }
             if let Some(unidentified) = self.unidentified.get_mut(at) {
                 unidentified.due = Instant::now() + unidentified.pause;
                 unidentified.pause = (unidentified.pause * 2).min(self.options.pause.1);
             }
-            // The others would have to wait as long for the same answer.
+            // The others would wait as long for the same answer.
             return;
         }
     }
 
-    /// Tries again to bury what was given up for good and not kept. Its handler is not asked: it would say that it is done,
-    /// and nobody would hear of the failure.
-    pub(super) async fn bury_doomed(&mut self) {
-        self.bury_all_doomed(Instant::now()).await;
+    /// Retries dead letters that could not be written. The handler is not called again: it would report the message as
+    /// done, and the failure would be lost.
+    pub(super) async fn retry_dead_letters(&mut self) {
+        self.write_pending_dead_letters(Instant::now()).await;
     }
 
-    /// The last time, whether their rest is over or not. What is not kept now is found done by whoever gets it next.
-    pub(super) async fn bury_last(&mut self) {
+    /// The last attempt before the end, ignoring backoff. If it fails, the next consumer to get the message finds it
+    /// done.
+    pub(super) async fn write_last_dead_letters(&mut self) {
         let at = Instant::now() + self.options.pause.1 + super::AFTER_MAX;
-        self.bury_all_doomed(at).await;
-        for (held, error) in self.desk.doomed(at) {
-            let id = held.message.identity().id();
+        self.write_pending_dead_letters(at).await;
+        for (queued, error) in self.scheduler.pending_dead_letters(at) {
+            let id = queued.message.identity().id();
             tracing::error!(
                 error,
                 id,
                 consumer = self.name,
-                "a message failed after its mark and could not be buried: nobody handles it again, and this line is all \
-                 that is left of its failure"
+                "a message failed after it was marked, and its dead letter could not be written: it will not be \
+                 handled again, and this log line is the only record of the failure"
             );
         }
     }
 
-    async fn bury_all_doomed(&mut self, at: Instant) {
-        let (mut can_bury, mut tell_at) = (true, Instant::now() + self.source.renew_after());
-        for (held, error) in self.desk.doomed(at) {
-            // Where one was not kept, the others would have to wait as long for the same answer: they rest.
-            can_bury = can_bury && self.give_up(&held, &error, held.tries.max(1)).await;
-            if can_bury {
-                self.tell_if_due(&mut tell_at).await;
+    async fn write_pending_dead_letters(&mut self, at: Instant) {
+        let (mut can_dead_letter, mut settle_at) = (true, Instant::now() + self.source.renew_after());
+        for (queued, error) in self.scheduler.pending_dead_letters(at) {
+            // After one failure the others back off: they would wait as long for the same answer.
+            can_dead_letter = can_dead_letter && self.give_up(&queued, &error, queued.tries.max(1)).await;
+            if can_dead_letter {
+                self.settle_if_due(&mut settle_at).await;
             } else {
-                self.desk.rest(held.receipt, Instant::now(), None, &self.options);
+                self.scheduler.back_off(queued.receipt, Instant::now(), None, &self.options);
             }
         }
-        // What stood behind them and is lost must not be begun.
+        // Lost messages behind them must not be started.
         self.give_up_lost();
     }
 
-    /// Buries a message that is not tried any more, and lets its line go on. Whether it is kept.
-    pub(super) async fn give_up(&mut self, held: &Held, error: &str, tries: u32) -> bool {
-        let buried = DeadLetter {
-            delivery: held.message.delivery(),
-            identity: Some(held.message.identity()),
-            id: Some(held.message.identity().id()),
+    /// Writes the dead letter of a message that is not tried any more, and lets its key queue go on. Returns whether it
+    /// was written.
+    pub(super) async fn give_up(&mut self, queued: &QueuedMessage, error: &str, tries: u32) -> bool {
+        let dead_letter = DeadLetter {
+            delivery: queued.message.delivery(),
+            identity: Some(queued.message.identity()),
+            id: Some(queued.message.identity().id()),
             error,
             tries,
-            failing_for: held.failing_since.map_or(Duration::ZERO, |since| since.elapsed()),
+            failing_for: queued.failing_since.map_or(Duration::ZERO, |since| since.elapsed()),
         };
-        let kept = self.dead_letter(&buried).await;
+        let kept = self.write_dead_letter(&dead_letter).await;
         if kept {
-            self.desk.buried(held.receipt);
-            self.untold.push((held.receipt, Settle::Ack));
+            self.scheduler.dead_lettered(queued.receipt);
+            self.pending_acks.push((queued.receipt, Settle::Ack));
         }
         kept
     }
 
-    /// Whether it is kept.
-    async fn dead_letter(&mut self, buried: &DeadLetter<'_>) -> bool {
+    /// Returns whether it was written.
+    async fn write_dead_letter(&mut self, dead_letter: &DeadLetter<'_>) -> bool {
         let stopped = *self.stop.borrow();
         if stopped && !self.handler.gives_up_at_once() {
-            // It is given back, and fails again elsewhere.
+            // It is returned to the source, and fails again elsewhere.
             return false;
         }
-        let left = match self.bury_until {
+        let left = match self.dead_letter_deadline {
             Some(until) => until.saturating_duration_since(Instant::now()),
             None if stopped => self.options.drain_timeout,
             None => self.options.handle_timeout,
         };
-        let (held, limit) = (self.held(), left.min(self.options.handle_timeout));
-        let dead_letter = self.dead.dead_letter(&self.name, buried);
-        let kept = within(&mut self.source, &mut self.keep_at, &held, limit, dead_letter).await;
+        let (in_flight, limit) = (self.in_flight(), left.min(self.options.handle_timeout));
+        let write = self.dead.dead_letter(&self.name, dead_letter);
+        let kept = within(&mut self.source, &mut self.renew_at, &in_flight, limit, write).await;
         match kept {
             Ok(()) => {
                 tracing::warn!(
-                    error = buried.error,
+                    error = dead_letter.error,
                     consumer = self.name,
-                    id = buried.id,
-                    "a message was buried"
+                    id = dead_letter.id,
+                    "gave up on a message and wrote its dead letter"
                 );
-                self.ended.buried += 1;
-                self.observe(|metrics| metrics.dead(buried.tries));
-                crash::point(crash::AFTER_BURY);
+                self.stats.dead_letters += 1;
+                self.observe(|metrics| metrics.dead(dead_letter.tries));
+                crash::point(crash::AFTER_DEAD_LETTER);
             }
             Err(ref not) => {
-                tracing::warn!(error = buried.error, %not, consumer = self.name, id = buried.id, "a message cannot be handled");
+                tracing::warn!(
+                    error = dead_letter.error,
+                    %not,
+                    consumer = self.name,
+                    id = dead_letter.id,
+                    "a message cannot be handled, and its dead letter was not written; will retry"
+                );
             }
         }
         kept.is_ok()
     }
 
-    /// What is settled is not kept any more: where much takes long it is told in between.
-    pub(super) async fn tell_if_due(&mut self, tell_at: &mut Instant) {
-        if Instant::now() < *tell_at {
+    /// Acks in between when work takes long: the leases of settled messages are not renewed any more.
+    pub(super) async fn settle_if_due(&mut self, settle_at: &mut Instant) {
+        if Instant::now() < *settle_at {
             return;
         }
-        if let Err(error) = self.tell().await {
-            tracing::warn!(%error, consumer = self.name, "the source did not hear what became of messages; told again");
+        if let Err(error) = self.settle().await {
+            tracing::warn!(%error, consumer = self.name, "failed to ack messages at the source; will retry");
         }
-        *tell_at = Instant::now() + self.source.renew_after();
+        *settle_at = Instant::now() + self.source.renew_after();
     }
 }

@@ -1,4 +1,4 @@
-//! What is done with messages.
+//! What users implement: the handler of messages and the store of dead letters.
 
 use std::fmt;
 use std::future::Future;
@@ -28,33 +28,33 @@ use crate::tx::TxError;
 ///         for at in marked.fresh() {
 ///             let note = sqlx::query("INSERT INTO note (text) VALUES ($1)").bind(messages[at].payload());
 ///             note.execute(&mut *tx).await.map_err(|error| match error.as_database_error() {
-///                 // The server's word against these rows, or no word at all.
+///                 // The server rejected these rows, or could not be reached.
 ///                 Some(_) => HandlerError::retry(error),
 ///                 None => HandlerError::transient(error),
 ///             })?;
 ///         }
 ///         marked.end_tx(&mut tx).await?;
-///         // In doubt, it is later: the marks tell when they come again.
+///         // A commit in doubt is transient: on redelivery the marks show whether it happened.
 ///         tx.commit().await.map_err(HandlerError::transient)
 ///     }
 /// }
 /// # }
 /// ```
 pub trait Handler: Send + Sync + 'static {
-    /// Handles all of these, in their order. `Ok` says that what they cause is durable. After an error nothing of it is;
-    /// whoever fails as one of many is called again with fewer, until it is known which message it is.
+    /// Handles all messages, in order. `Ok`: all effects are durable. `Err`: none are. A batch that fails is bisected:
+    /// the handler is called again with fewer messages until the failing one is found.
     fn handle(&self, messages: &[Message]) -> impl Future<Output = Result<(), HandlerError>> + Send;
 
-    /// Most messages it wants in one call, where that is less than
-    /// [`ConsumerOptions::batch_max`](super::ConsumerOptions::batch_max). One for whoever does not handle a batch as a
-    /// whole.
+    /// Most messages in one call, if less than [`ConsumerOptions::batch_max`](super::ConsumerOptions::batch_max).
+    /// Return 1 if a batch is not handled as a whole.
     fn batch_max(&self) -> usize {
         usize::MAX
     }
 
-    /// Whether a message is given up when its call panics or takes too long. For whoever would find it done in a second call,
-    /// although nobody knows. What is poison to such a handler is not handed to it again, however long it takes to be buried,
-    /// and is buried during a farewell as well.
+    /// Whether to give up on a message when its call panics or times out. For a handler that marks first: a second call
+    /// would find the message done although its effect is unknown. Such a handler is not called again for a poison
+    /// message, however long it takes to write the dead letter; dead letters are also written while the consumer
+    /// drains.
     fn gives_up_at_once(&self) -> bool {
         false
     }
@@ -73,15 +73,15 @@ pub struct HandlerError {
     not_applied: bool,
 }
 
-/// Whose fault a failure is.
+/// What a failure says about the message, and so whether it is retried.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum HandlerErrorKind {
-    /// Perhaps the message's: after some tries it is buried.
+    /// The message may be at fault. It is retried, and becomes a dead letter after the max attempts.
     Retry,
-    /// The message's, and trying again would not help: it is buried at once.
+    /// A poison message: retrying would not help. It becomes a dead letter at once.
     Permanent,
-    /// Not the message's: what it needs is not there now. It is tried again for as long as it takes.
+    /// The message is not at fault: something it needs is not available. It is retried without limit.
     Transient,
 }
 
@@ -90,53 +90,53 @@ impl HandlerError {
         Self { message: error.to_string(), kind, after: None, not_applied: false }
     }
 
-    /// Perhaps because of the message.
+    /// The message may be at fault.
     pub fn retry(error: impl fmt::Display) -> Self {
         Self::of(error, HandlerErrorKind::Retry)
     }
 
-    /// Because of the message, for good.
+    /// The message is at fault, for good: a poison message.
     pub fn permanent(error: impl fmt::Display) -> Self {
         Self::of(error, HandlerErrorKind::Permanent)
     }
 
-    /// Not because of the message: the database is not there, a lock was not had.
+    /// The message is not at fault: the database is down, a lock was not available.
     pub fn transient(error: impl fmt::Display) -> Self {
         Self::of(error, HandlerErrorKind::Transient)
     }
 
-    /// It is not tried again before this long: whoever could not do it now has said so. At most [`AFTER_MAX`].
+    /// Does not retry before this time has passed, for example because of a `Retry-After`. At most [`AFTER_MAX`].
     #[must_use]
     pub fn after(mut self, pause: Duration) -> Self {
         self.after = Some(pause.min(AFTER_MAX));
         self
     }
 
-    /// Says that nothing happened, for sure. It matters where an effect is opaque
-    /// ([`ClaimFinish`](crate::inbox::store_dedup::ClaimFinish)): a failure that does not say so leaves it in doubt.
+    /// Says that certainly nothing happened. It matters for an opaque effect
+    /// ([`ClaimFinish`](crate::inbox::store_dedup::ClaimFinish)): without it, a failure leaves the effect in doubt.
     #[must_use]
     pub fn not_applied(mut self) -> Self {
         self.not_applied = true;
         self
     }
 
-    /// Whose fault it is.
+    /// What it says about the message.
     pub fn kind(&self) -> HandlerErrorKind {
         self.kind
     }
 
-    /// The shortest pause before it is tried again, where it was said.
+    /// The shortest pause before a retry, if one was given.
     pub fn pause(&self) -> Option<Duration> {
         self.after
     }
 
-    /// Whether nothing happened, for sure.
+    /// Whether certainly nothing happened.
     pub fn is_not_applied(&self) -> bool {
         self.not_applied
     }
 }
 
-/// What marking ran into is never the message's fault; what the work said may be.
+/// A failure to mark is never the message's fault; an error of the work may be.
 impl<E: fmt::Display> From<TxError<E>> for HandlerError {
     fn from(error: TxError<E>) -> Self {
         match error {
@@ -147,20 +147,20 @@ impl<E: fmt::Display> From<TxError<E>> for HandlerError {
     }
 }
 
-/// Keeps messages that cannot be handled, for people, and gives those back that people want handled again.
+/// Stores dead letters: messages that cannot be handled. Returns those that an operator wants redelivered.
 ///
 /// Kept in the inbox's own database by [`DeadLetterStore`](crate::inbox::dead_letter::DeadLetterStore).
 pub trait DeadLetters: Send + Sync + 'static {
-    /// Keeps it, durably: after `Ok` the broker may forget it. The same message twice is kept once.
+    /// Stores a message durably: after `Ok` it is acked at the broker. Idempotent: the same message is stored once.
     fn dead_letter(
         &self,
         consumer: &str,
         message: &DeadLetter<'_>,
     ) -> impl Future<Output = Result<(), HandlerError>> + Send;
 
-    /// Letters that are to be handled again now, at most so many, and of each key only the first. For as long as the
-    /// lease nobody else gets them; after it anybody may, whatever became of them, and the marks see to it that nothing
-    /// happens twice.
+    /// Leases dead letters that are due for redelivery: at most `_most`, and only the first of each key. No other
+    /// consumer gets them during the lease. After it any may, whatever became of them; the marks prevent a second
+    /// effect.
     fn due(
         &self,
         _consumer: &str,
@@ -170,15 +170,15 @@ pub trait DeadLetters: Send + Sync + 'static {
         std::future::ready(Ok(Vec::new()))
     }
 
-    /// One of them was handled, durably: it need not be kept any more.
-    fn handled(&self, _letter: i64) -> impl Future<Output = Result<(), HandlerError>> + Send {
+    /// A dead letter was handled, durably: it can be deleted.
+    fn handled(&self, _dead_letter: i64) -> impl Future<Output = Result<(), HandlerError>> + Send {
         std::future::ready(Ok(()))
     }
 
-    /// One of them failed again: it is kept as before, until somebody decides again.
+    /// A dead letter failed again: it stays until an operator decides again.
     fn failed(
         &self,
-        _letter: i64,
+        _dead_letter: i64,
         _error: &str,
         _tries: u32,
     ) -> impl Future<Output = Result<(), HandlerError>> + Send {
@@ -186,31 +186,31 @@ pub trait DeadLetters: Send + Sync + 'static {
     }
 }
 
-/// A message to be kept, and why.
+/// A message to store as a dead letter, and why.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct DeadLetter<'m> {
     /// As the broker delivered it.
     pub delivery: &'m Delivery,
-    /// Which message it is, where that is known.
+    /// Its identity, if known.
     pub identity: Option<&'m Identity>,
-    /// Its id, where it has one.
+    /// Its id, if it has one.
     pub id: Option<String>,
-    /// What went wrong the last time.
+    /// The error of the last attempt.
     pub error: &'m str,
-    /// How often it was tried.
+    /// Number of attempts that failed.
     pub tries: u32,
     /// How long ago it failed for the first time.
     pub failing_for: Duration,
 }
 
-/// A letter that is to be handled again.
+/// A dead letter to redeliver.
 #[derive(Clone, Debug)]
 pub struct Due {
     /// Its number.
     pub number: i64,
-    /// Which message it is, where that was known when it was buried.
+    /// Its identity, if known when the dead letter was written.
     pub identity: Option<Identity>,
-    /// As the broker delivered it. Its receipt means nothing.
+    /// As the broker delivered it. Its receipt is not valid.
     pub delivery: Delivery,
 }

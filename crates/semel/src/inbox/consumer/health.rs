@@ -1,4 +1,4 @@
-//! Whether a consumer gets anywhere.
+//! Health: whether a consumer makes progress.
 
 use std::fmt;
 use std::sync::{MutexGuard, PoisonError};
@@ -9,8 +9,7 @@ use super::scheduler::AttemptResult;
 use crate::relay::health::Health;
 
 impl ConsumerMetrics {
-    /// Why the consumer cannot be said to work, if neither its source nor its handler may fail for longer than this.
-    /// `None`: it works.
+    /// Why the consumer is unhealthy: its source or its handler has failed for longer than `patience`. `None`: healthy.
     ///
     /// ```
     /// let metrics = semel::inbox::consumer::ConsumerMetrics::new();
@@ -21,7 +20,7 @@ impl ConsumerMetrics {
         self.health().trouble(Instant::now(), patience)
     }
 
-    /// The source did what it was asked.
+    /// The source answered.
     pub(super) fn source_answered(&self) {
         self.health().source_answered(Instant::now());
     }
@@ -31,17 +30,17 @@ impl ConsumerMetrics {
         self.health().source_failed(&error.to_string());
     }
 
-    /// Messages are given to the handler.
+    /// Calls of the handler begin.
     pub(super) fn round_begins(&self) {
         let mut health = self.health();
         health.batch_begins();
         health.call_begins(Instant::now());
     }
 
-    /// What was said of messages that were tried.
-    pub(super) fn round_ends<'t>(&self, told: impl Iterator<Item = &'t AttemptResult>) {
+    /// Calls ended with these results.
+    pub(super) fn round_ends<'t>(&self, results: impl Iterator<Item = &'t AttemptResult>) {
         let (mut answered, mut error) = (false, None);
-        for tried in told {
+        for tried in results {
             match tried {
                 AttemptResult::Done | AttemptResult::Already => answered = true,
                 AttemptResult::Failed { error: why, .. } => {
@@ -66,7 +65,7 @@ mod tests {
     use crate::inbox::consumer::HandlerErrorKind;
 
     #[test]
-    fn failures_are_counted_and_held_against_nobody_who_answers() {
+    fn failures_are_counted_and_are_no_trouble_while_others_succeed() {
         let metrics = ConsumerMetrics::new();
         metrics.source_answered();
         metrics.round_begins();

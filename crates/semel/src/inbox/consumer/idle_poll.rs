@@ -1,42 +1,42 @@
-//! When a source that had nothing is asked again while calls are under way. Pure.
+//! When to poll an idle source again while calls are in flight. Pure.
 //!
-//! It is asked without a wait then: one that waits would have to be broken off when a call ends. Some brokers want money for
-//! each question, so it is the source that says how soon.
+//! Such a poll does not wait: a waiting one would have to be aborted when a call ends. Some brokers bill each poll, so
+//! the source sets the shortest interval.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Longest pause, unless the source wants a longer one.
-pub(super) const LOOK_MAX: Duration = Duration::from_millis(100);
+/// Longest poll interval, unless the source wants a longer one.
+pub(super) const POLL_INTERVAL_MAX: Duration = Duration::from_millis(100);
 
 #[derive(Debug, Default)]
 pub(super) struct IdlePoll {
-    /// When it was asked and had nothing.
+    /// When it was last polled and had nothing.
     asked: Option<Instant>,
     pause: Duration,
     shortest: Duration,
 }
 
 impl IdlePoll {
-    /// It had something: there may be more.
+    /// It had messages: there may be more.
     pub(super) fn came(&mut self) {
         *self = Self::default();
     }
 
-    /// It had nothing, and is left alone for longer each time.
+    /// It had nothing: the interval doubles.
     pub(super) fn nothing(&mut self, now: Instant, shortest: Duration) {
         self.asked = Some(now);
-        self.pause = (self.pause * 2).clamp(shortest, LOOK_MAX.max(shortest));
+        self.pause = (self.pause * 2).clamp(shortest, POLL_INTERVAL_MAX.max(shortest));
         self.shortest = shortest;
     }
 
-    /// A call has ended: what comes now could be begun.
+    /// A call has ended: a new message could start now.
     pub(super) fn freed(&mut self) {
         self.pause = self.shortest;
     }
 
-    /// How long it is left alone yet.
+    /// Time left until the next poll.
     pub(super) fn left(&self, now: Instant) -> Duration {
         self.asked.map_or(Duration::ZERO, |asked| (asked + self.pause).saturating_duration_since(now))
     }
@@ -49,19 +49,19 @@ mod tests {
     #[test]
     fn who_had_nothing_is_asked_later_each_time_and_sooner_when_a_call_has_ended() {
         let ms = Duration::from_millis;
-        // The shortest pause, and those that follow each other.
+        // The shortest interval, and the intervals in order.
         for (shortest, pauses) in [(5, [5, 10, 20, 40, 80, 100, 100]), (1_000, [1_000; 7])] {
-            let (mut look, now) = (IdlePoll::default(), Instant::now());
-            assert_eq!(look.left(now), ms(0), "it was not asked yet");
+            let (mut idle_poll, now) = (IdlePoll::default(), Instant::now());
+            assert_eq!(idle_poll.left(now), ms(0), "not polled yet");
             for pause in pauses {
-                look.nothing(now, ms(shortest));
-                assert_eq!(look.left(now), ms(pause));
+                idle_poll.nothing(now, ms(shortest));
+                assert_eq!(idle_poll.left(now), ms(pause));
             }
-            look.freed();
-            assert_eq!(look.left(now), ms(shortest), "not at once: it has just been asked");
-            assert_eq!(look.left(now + ms(shortest)), ms(0));
-            look.came();
-            assert_eq!(look.left(now), ms(0));
+            idle_poll.freed();
+            assert_eq!(idle_poll.left(now), ms(shortest), "not at once: it was just polled");
+            assert_eq!(idle_poll.left(now + ms(shortest)), ms(0));
+            idle_poll.came();
+            assert_eq!(idle_poll.left(now), ms(0));
         }
     }
 }

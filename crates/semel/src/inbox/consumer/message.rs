@@ -1,4 +1,4 @@
-//! A message that was named.
+//! A message with its identity.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use crate::inbox::Identity;
 use crate::sink::headers;
 use crate::source::Delivery;
 
-/// A message: which one it is, and what it says. Cheap to clone.
+/// A message: its identity and its delivery. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Message {
     inner: Arc<Inner>,
@@ -19,7 +19,7 @@ struct Inner {
 }
 
 impl Message {
-    /// A delivery, named.
+    /// A delivery with its identity.
     pub fn new(identity: Identity, delivery: Delivery) -> Self {
         Self { inner: Arc::new(Inner { identity, delivery }) }
     }
@@ -34,12 +34,12 @@ impl Message {
         &self.inner.delivery
     }
 
-    /// What it says.
+    /// Its payload.
     pub fn payload(&self) -> &[u8] {
         &self.inner.delivery.payload
     }
 
-    /// What happened, where the producer said so in a header as semel's relay or CloudEvents do.
+    /// The event type, if the producer set it in a header as semel's relay or CloudEvents do.
     pub fn kind(&self) -> Option<&str> {
         [headers::KIND, "ce_type", "ce-type"].iter().find_map(|name| self.inner.delivery.header(name))
     }

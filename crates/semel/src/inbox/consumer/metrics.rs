@@ -1,4 +1,4 @@
-//! What a consumer counts, and the spans of its calls.
+//! A consumer's metrics, and the spans of its calls.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,7 +14,7 @@ use prometheus_client::registry::Registry;
 use tokio::time::Instant;
 
 use super::handler::HandlerError;
-use super::scheduler::Held;
+use super::scheduler::QueuedMessage;
 use crate::observe::names;
 use crate::relay::health::Health;
 
@@ -23,7 +23,7 @@ struct ByOutcome {
     outcome: &'static str,
 }
 
-/// Counts what a consumer does. Cheap to clone; all clones count together. Given to
+/// Metrics of a consumer. Cheap to clone; clones share their counters. Pass it to
 /// [`Consumer::observed_by`](super::Consumer::observed_by).
 ///
 /// ```
@@ -41,22 +41,22 @@ pub(super) struct Families {
     pub(super) failed: Counter,
     dead: Counter,
     lost: Counter,
-    letters_handled: Counter,
-    letters_failed: Counter,
+    dead_letters_handled: Counter,
+    dead_letters_failed: Counter,
     forgotten: Counter,
     source_errors: Counter,
     batch: Histogram,
     handle: Histogram,
     attempts: Histogram,
-    seen: Seen,
+    state: SharedState,
     pub(super) health: Mutex<Health>,
 }
 
-type Seen = Arc<Mutex<State>>;
+type SharedState = Arc<Mutex<State>>;
 
 #[derive(Clone, Copy, Debug, Default)]
 struct State {
-    held: Option<(usize, Option<Instant>)>,
+    in_flight: Option<(usize, Option<Instant>)>,
     window: Option<Duration>,
     retention: Option<Duration>,
     succeeded_at: Option<SystemTime>,
@@ -66,28 +66,32 @@ impl ConsumerMetrics {
     /// Starts from zero.
     pub fn new() -> Self {
         let mut registry = Registry::default();
-        let (messages, letters) =
+        let (messages, dead_letters) =
             (Family::<ByOutcome, Counter>::default(), Family::<ByOutcome, Counter>::default());
         let batch = Histogram::new([1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1_000.0, 3_000.0, 10_000.0]);
         let handle =
             Histogram::new([0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0]);
         let attempts = Histogram::new([1.0, 2.0, 3.0, 5.0, 8.0, 13.0, 21.0]);
         let (forgotten, source_errors) = (Counter::default(), Counter::default());
-        let seen = Seen::default();
-        registry.register(names::CONSUMER_MESSAGES, "Messages by what became of them", messages.clone());
+        let state = SharedState::default();
+        registry.register(names::CONSUMER_MESSAGES, "Messages by outcome", messages.clone());
         registry.register(names::CONSUMER_BATCH, "Messages in one call to the handler", batch.clone());
-        registry.register(names::CONSUMER_HANDLE, "How long one call to the handler took", handle.clone());
+        registry.register(names::CONSUMER_HANDLE, "Duration of one call to the handler", handle.clone());
         registry.register(
             names::CONSUMER_ATTEMPTS,
-            "How often a message was tried until it was done or dead",
+            "Attempts until a message was done or dead",
             attempts.clone(),
         );
-        registry.register(names::CONSUMER_LETTERS, "Dead letters that were handled again", letters.clone());
-        registry.register(names::CONSUMER_FORGOTTEN, "Marks that were forgotten", forgotten.clone());
-        registry.register(names::CONSUMER_ERRORS, "Failures of the source", source_errors.clone());
-        registry.register_collector(Box::new(Gauges(seen.clone())));
+        registry.register(
+            names::CONSUMER_LETTERS,
+            "Dead letters redelivered, by outcome",
+            dead_letters.clone(),
+        );
+        registry.register(names::CONSUMER_FORGOTTEN, "Marks pruned", forgotten.clone());
+        registry.register(names::CONSUMER_ERRORS, "Errors of the source", source_errors.clone());
+        registry.register_collector(Box::new(Gauges(state.clone())));
         let message = |outcome| messages.get_or_create(&ByOutcome { outcome }).clone();
-        let letter = |outcome| letters.get_or_create(&ByOutcome { outcome }).clone();
+        let dead_letter = |outcome| dead_letters.get_or_create(&ByOutcome { outcome }).clone();
         Self(Arc::new(Families {
             done: message("done"),
             already: message("already"),
@@ -95,20 +99,20 @@ impl ConsumerMetrics {
             failed: message("failed"),
             dead: message("dead"),
             lost: message("lost"),
-            letters_handled: letter("handled"),
-            letters_failed: letter("failed"),
+            dead_letters_handled: dead_letter("handled"),
+            dead_letters_failed: dead_letter("failed"),
             registry,
             forgotten,
             source_errors,
             batch,
             handle,
             attempts,
-            seen,
+            state,
             health: Mutex::default(),
         }))
     }
 
-    /// Everything counted so far, in the OpenMetrics text format that Prometheus reads.
+    /// All metrics, in the OpenMetrics text format that Prometheus reads.
     pub fn render(&self) -> String {
         let mut out = String::new();
         // Writing to a String does not fail.
@@ -116,7 +120,7 @@ impl ConsumerMetrics {
         out
     }
 
-    /// A call with so many messages ended; so many of them had been handled before.
+    /// A call ended. `already`: how many of its messages were duplicates.
     pub(super) fn called(
         &self,
         took: Duration,
@@ -132,33 +136,33 @@ impl ConsumerMetrics {
         }
     }
 
-    /// A message was done at this try.
+    /// A message was done after this many attempts.
     pub(super) fn attempts(&self, tries: u32) {
         self.0.attempts.observe(f64::from(tries));
     }
 
-    /// A message failed and is tried again.
+    /// A message failed and will be retried.
     pub(super) fn retried(&self) {
         self.0.retried.inc();
     }
 
-    /// A message was buried after so many tries.
+    /// A message became a dead letter after this many attempts.
     pub(super) fn dead(&self, tries: u32) {
         self.0.dead.inc();
         self.0.attempts.observe(f64::from(tries));
     }
 
-    /// Messages are not ours any more.
+    /// Messages were lost: their leases went to another consumer.
     pub(super) fn lost(&self, messages: usize) {
         self.0.lost.inc_by(messages as u64);
     }
 
-    /// A dead letter was handled again, or was not.
-    pub(super) fn letter(&self, handled: bool) {
-        if handled { &self.0.letters_handled } else { &self.0.letters_failed }.inc();
+    /// A redelivered dead letter was handled, or failed again.
+    pub(super) fn dead_letter(&self, handled: bool) {
+        if handled { &self.0.dead_letters_handled } else { &self.0.dead_letters_failed }.inc();
     }
 
-    /// Marks were forgotten.
+    /// Marks were pruned.
     pub(super) fn forgotten(&self, marks: u64) {
         self.0.forgotten.inc_by(marks);
     }
@@ -168,24 +172,24 @@ impl ConsumerMetrics {
         self.0.source_errors.inc();
     }
 
-    /// A turn of the loop went well.
+    /// A turn of the loop succeeded.
     pub(super) fn turned(&self) {
-        self.seen().succeeded_at = Some(SystemTime::now());
+        self.state().succeeded_at = Some(SystemTime::now());
     }
 
-    /// So much is held, the oldest since then.
+    /// How many messages are in flight, and since when the oldest is.
     pub(super) fn holds(&self, messages: usize, oldest: Option<Instant>) {
-        self.seen().held = Some((messages, oldest));
+        self.state().in_flight = Some((messages, oldest));
     }
 
-    /// How long marks are kept, and messages at the source.
+    /// Retention of marks, and of messages at the source.
     pub(super) fn keeps(&self, window: Duration, retention: Option<Duration>) {
-        let mut seen = self.seen();
-        (seen.window, seen.retention) = (Some(window), retention);
+        let mut state = self.state();
+        (state.window, state.retention) = (Some(window), retention);
     }
 
-    fn seen(&self) -> MutexGuard<'_, State> {
-        lock(&self.0.seen)
+    fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.0.state)
     }
 }
 
@@ -201,42 +205,42 @@ impl fmt::Debug for ConsumerMetrics {
     }
 }
 
-fn lock(seen: &Seen) -> MutexGuard<'_, State> {
-    seen.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(state: &SharedState) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What is told only when it is known: a zero that nobody has counted would be a lie.
+/// Gauges that appear only once their value is known: an invented zero would mislead.
 #[derive(Debug)]
-struct Gauges(Seen);
+struct Gauges(SharedState);
 
 impl Collector for Gauges {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let State { held, window, retention, succeeded_at } = *lock(&self.0);
-        let mut tell = |name: &str, help: &str, value: f64| {
+        let State { in_flight, window, retention, succeeded_at } = *lock(&self.0);
+        let mut gauge_of = |name: &str, help: &str, value: f64| {
             let gauge = ConstGauge::new(value);
             gauge.encode(encoder.encode_descriptor(name, help, None, gauge.metric_type())?)
         };
-        if let Some((messages, oldest)) = held {
-            tell(names::CONSUMER_HELD, "Messages received and not settled", messages as f64)?;
+        if let Some((messages, oldest)) = in_flight {
+            gauge_of(names::CONSUMER_HELD, "Messages received and not settled", messages as f64)?;
             let oldest = oldest.map_or(Duration::ZERO, |since| since.elapsed());
-            tell(names::CONSUMER_OLDEST, "For how long the oldest of them is held", oldest.as_secs_f64())?;
+            gauge_of(names::CONSUMER_OLDEST, "Age of the oldest of them", oldest.as_secs_f64())?;
         }
         if let Some(window) = window {
-            tell(names::CONSUMER_WINDOW, "How long marks are kept", window.as_secs_f64())?;
+            gauge_of(names::CONSUMER_WINDOW, "Retention of marks", window.as_secs_f64())?;
         }
         if let Some(retention) = retention {
-            let help = "How long the source keeps messages";
-            tell(names::CONSUMER_RETENTION, help, retention.as_secs_f64())?;
+            let help = "Retention of messages at the source";
+            gauge_of(names::CONSUMER_RETENTION, help, retention.as_secs_f64())?;
         }
         if let Some(at) = succeeded_at {
             let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
-            tell(names::CONSUMER_SUCCESS, "When all there was to do was last done", since.as_secs_f64())?;
+            gauge_of(names::CONSUMER_SUCCESS, "When a turn of the loop last succeeded", since.as_secs_f64())?;
         }
         Ok(())
     }
 }
 
-/// Who looks at the calls of a consumer.
+/// Spans and metrics of a consumer's calls.
 #[derive(Clone)]
 pub(super) struct Observer {
     consumer: String,
@@ -248,29 +252,28 @@ impl Observer {
         Self { consumer: consumer.to_owned(), metrics: None }
     }
 
-    /// A span for the call and, if anybody looks at them, one for each of its messages, naming the trace in which it was
-    /// published.
-    pub(super) fn spans(&self, part: &[Held]) -> (tracing::Span, Vec<tracing::Span>) {
+    /// A span for the call and, if spans are enabled, one per message that names the trace it was published under.
+    pub(super) fn spans(&self, part: &[QueuedMessage]) -> (tracing::Span, Vec<tracing::Span>) {
         let call = tracing::info_span!(
             names::SPAN_CONSUMER_HANDLE,
             consumer = self.consumer,
             messages = part.len(),
-            // Of one message alone the call is its own.
+            // A call with one message belongs to that message's trace.
             trace_parent =
-                part.first().filter(|_| part.len() == 1).and_then(|held| held.message.trace_parent()),
+                part.first().filter(|_| part.len() == 1).and_then(|queued| queued.message.trace_parent()),
         );
         if call.is_disabled() {
             return (call, Vec::new());
         }
-        let span = |held: &Held| {
+        let span = |queued: &QueuedMessage| {
             tracing::info_span!(
                 parent: &call,
                 names::SPAN_CONSUMER_MESSAGE,
-                message = %held.message.identity().id(),
-                source = held.message.identity().source(),
-                kind = held.message.kind(),
-                trace_parent = held.message.trace_parent(),
-                tries = held.tries,
+                message = %queued.message.identity().id(),
+                source = queued.message.identity().source(),
+                kind = queued.message.kind(),
+                trace_parent = queued.message.trace_parent(),
+                tries = queued.tries,
                 outcome = tracing::field::Empty,
                 error = tracing::field::Empty,
             )
@@ -280,7 +283,7 @@ impl Observer {
     }
 }
 
-/// What became of the message of a span.
+/// Records the outcome of a message in its span.
 pub(super) fn record(span: &tracing::Span, error: Option<&HandlerError>) {
     span.record("outcome", if error.is_some() { "failed" } else { "done" });
     if let Some(error) = error {
@@ -304,7 +307,7 @@ mod tests {
         metrics.retried();
         metrics.dead(8);
         metrics.lost(3);
-        metrics.letter(true);
+        metrics.dead_letter(true);
         for line in [
             "semel_consumer_messages_total{outcome=\"done\"} 5",
             "semel_consumer_messages_total{outcome=\"already\"} 2",
@@ -320,15 +323,15 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_not_told() {
+    fn what_is_not_known_is_not_exported() {
         let metrics = ConsumerMetrics::new();
-        let told = |name: &str| metrics.render().lines().any(|line| line.starts_with(name));
-        assert!(!told("semel_consumer_held_messages ") && !told("semel_consumer_window_seconds "));
+        let shown = |name: &str| metrics.render().lines().any(|line| line.starts_with(name));
+        assert!(!shown("semel_consumer_held_messages ") && !shown("semel_consumer_window_seconds "));
         metrics.holds(4, None);
         metrics.keeps(Duration::from_secs(60), None);
         assert!(has(&metrics, "semel_consumer_held_messages 4.0"));
         assert!(has(&metrics, "semel_consumer_held_oldest_seconds 0.0"));
         assert!(has(&metrics, "semel_consumer_window_seconds 60.0"));
-        assert!(!told("semel_consumer_retention_seconds "));
+        assert!(!shown("semel_consumer_retention_seconds "));
     }
 }

@@ -1,21 +1,21 @@
 //! A consumer: any source with any handler.
 //!
 //! ```text
-//!  source ─▶ named ─▶ lines by key ─▶ handler: marks and effects, one commit ─▶ settled at the source
+//!  source ─▶ identity ─▶ key queues ─▶ handler: marks and effects, one commit ─▶ ack at the source
 //! ```
 //!
 //! | module | what it decides |
 //! |---|---|
-//! | `run` | the loop: receive, handle side by side, settle |
-//! | `scheduler` | the scheduler: what is in flight, what may be handled now, max attempts, backoff, poison |
+//! | `run` | the loop: receive, handle concurrently, ack |
+//! | `scheduler` | what is in flight, what may be handled now, max attempts, backoff, poison |
 //! | `batches`, `bisect` | which messages share a call; halving a batch until the failing one is found |
-//! | `workers`, `call` | the workers: calls under way, one call with its timeout |
+//! | `workers`, `call` | calls in flight; one call with its timeout |
 //! | `dead_letter` | writes a dead letter, then acknowledges the message |
-//! | `redelivery` | dead letters that somebody wants redelivered |
+//! | `redelivery` | dead letters that an operator wants redelivered |
 //! | `handler`, `message` | what users implement, and what they are given |
 //! | `idle_poll` | when an idle source is polled again |
 //! | `pruner`, `retention` | retention of marks, and the task that prunes them |
-//! | `options`, `metrics`, `health` | bounds; what is counted; health |
+//! | `options`, `metrics`, `health` | bounds; metrics; health |
 
 mod batches;
 mod bisect;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::source::Identify;
 
-/// Longest wait: a clock can be asked for more, and does not have it.
+/// Longest wait. A longer one can overflow an `Instant`.
 const LONGEST: Duration = Duration::from_secs(365 * 86_400);
 
 /// Bounds of a consumer. The defaults suit a service.
@@ -27,17 +27,18 @@ pub struct ConsumerOptions {
     left_out: Option<Mechanism>,
 }
 
-/// What keeps healthy keys going while others fail. A simulation leaves one out, to see that it is missed.
+/// The mechanisms that keep healthy keys going while others fail. The simulation disables one to prove that it is
+/// needed.
 #[doc(hidden)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mechanism {
-    /// A failure counts if anything was handled since the one before.
+    /// A failure counts if anything was handled since the previous one.
     BlameByTime,
-    /// Messages of failing keys take up no room, within a bound.
+    /// Messages of failing keys do not count against the in-flight limit, within a bound.
     ReadingPast,
-    /// Failing keys that hold too much are given up sooner.
+    /// Failing keys with too many messages in flight are given up sooner.
     GivingUpSooner,
-    /// Failing keys are tried in calls of their own.
+    /// Failing keys are retried in separate calls.
     RetriesApart,
 }
 
@@ -63,61 +64,62 @@ impl Default for ConsumerOptions {
 }
 
 impl ConsumerOptions {
-    /// Where the id of a message is: [`Identify::ByEvent`] unless told otherwise.
+    /// How to find a message's id. Default: [`Identify::ByEvent`].
     pub fn identify(mut self, identify: Identify) -> Self {
         self.identify = identify;
         self
     }
 
-    /// Names where messages come from: the topic, queue or stream unless told otherwise. The same name for a topic and for
-    /// the one its messages are moved to for retries, or a message that was moved is another one.
+    /// The source name in a message's identity. Default: the topic, queue or stream. Use one name for a topic and its
+    /// retry topic; otherwise a message that moved counts as a new one.
     pub fn source(mut self, name: &str) -> Self {
         self.source = Some(name.to_owned());
         self
     }
 
-    /// Most messages received and not settled: 2,000 unless told otherwise. When so many are held nothing more is
-    /// received.
+    /// Most messages in flight: received and not settled. Default: 2,000. At the limit nothing more is received.
     ///
-    /// Messages of keys that fail are not counted, up to as many again: what stands behind them at the source is read all
-    /// the same. At most twice this many are held in all. Where those of failing keys are more than this many, the keys that
-    /// hold most of them are given up sooner: what fails is buried if anything else was handled since it failed before, or
-    /// since its key began to fail and within the last second, however many [tries](Self::tries_max) it had left.
+    /// Messages of failing keys do not count, up to as many again, so that messages behind them at the source are still
+    /// read. In all, at most twice this many are in flight. If failing keys have more than this many, the keys with
+    /// most of them are given up sooner: a message that fails becomes a dead letter if anything else was handled since
+    /// its previous failure, or since its key began to fail and within the last second, however many
+    /// [attempts](Self::tries_max) are left.
     pub fn held_max(mut self, messages: usize) -> Self {
         self.held_max = messages.max(1);
         self
     }
 
-    /// Most messages that are handled by one call, in one transaction: 500 unless told otherwise.
+    /// Most messages in one call, and so in one transaction. Default: 500.
     pub fn batch_max(mut self, messages: usize) -> Self {
         self.batch_max = messages.clamp(1, crate::inbox::BATCH_MESSAGES_MAX);
         self
     }
 
-    /// How many calls are under way at once: 4 unless told otherwise. Messages of one key are never in two of them.
+    /// Most calls in flight at once. Default: 4. Messages of one key are never in two calls at once.
     pub fn concurrency(mut self, calls: usize) -> Self {
         self.concurrency = calls.clamp(1, 1_024);
         self
     }
 
-    /// How often a message may fail before it is buried: 8 unless told otherwise. A failure counts if anything was handled
-    /// between the message's last failure and this try, or if few messages fail ([`suspects_max`](Self::suspects_max)).
+    /// Max attempts: how often a message may fail before it becomes a dead letter. Default: 8. A failure counts if
+    /// anything was handled between the message's last failure and this attempt, or if few messages fail
+    /// ([`suspects_max`](Self::suspects_max)).
     pub fn tries_max(mut self, tries: u32) -> Self {
         self.tries_max = tries.max(1);
         self
     }
 
-    /// Where nothing is handled at all, it is an outage if at least so many keys fail, and no message is to blame; fewer
-    /// are to blame themselves: 8 unless told otherwise. With 1 a message is never buried unless something else was
-    /// handled between two of its failures, except for [poison](super::Failed::poison).
+    /// While nothing is handled at all: if at least this many keys fail, it is an outage and no message is to blame; if
+    /// fewer fail, their messages are. Default: 8. With 1, a message becomes a dead letter only if something else was
+    /// handled between two of its failures, except for a [permanent](super::HandlerError::permanent) error.
     ///
-    /// As soon as anything is handled this does not matter: what fails again after that is to blame, however many they are.
-    pub fn suspects_max(mut self, lines: usize) -> Self {
-        self.suspects_max = lines.max(1);
+    /// Once anything is handled this no longer matters: messages that fail after that are to blame, however many.
+    pub fn suspects_max(mut self, keys: usize) -> Self {
+        self.suspects_max = keys.max(1);
         self
     }
 
-    /// The pause after a failure, from the first to the longest: 50 ms to 30 s unless told otherwise.
+    /// Exponential backoff after a failure: the first pause and the longest. Default: 50 ms to 30 s.
     pub fn pause(mut self, first: Duration, longest: Duration) -> Self {
         let first = first.max(Duration::from_millis(1));
         let first = first.min(LONGEST);
@@ -125,42 +127,42 @@ impl ConsumerOptions {
         self
     }
 
-    /// How long one call may take: a minute unless told otherwise. Then it is broken off, and with it its transaction.
+    /// Timeout of one call. Default: one minute. Then the call is aborted, and its transaction with it.
     pub fn handle_timeout(mut self, timeout: Duration) -> Self {
         self.handle_timeout = timeout.clamp(Duration::from_millis(10), LONGEST);
         self
     }
 
-    /// How long calls under way may take to end after a stop, or after the source has failed for good: twenty seconds unless
-    /// told otherwise. Then they are broken off, and their messages are given back. What failed at last and would be found done
-    /// elsewhere ([`Handler::gives_up_at_once`](super::Handler::gives_up_at_once)) has as long again to be buried.
-    pub fn drain_timeout(mut self, patience: Duration) -> Self {
-        self.drain_timeout = patience.min(LONGEST);
+    /// How long calls in flight may take to finish after a stop, or after the source has failed for good. Default:
+    /// twenty seconds. Then they are aborted and their messages returned to the source. Dead letters of a handler that
+    /// [gives up at once](super::Handler::gives_up_at_once) get as long again to be written.
+    pub fn drain_timeout(mut self, timeout: Duration) -> Self {
+        self.drain_timeout = timeout.min(LONGEST);
         self
     }
 
-    /// How often is looked for dead letters that are to be handled again: every five seconds unless told otherwise.
+    /// How often to look for dead letters to redeliver. Default: every five seconds.
     pub fn letters_every(mut self, pause: Duration) -> Self {
         self.letters_every = pause.clamp(Duration::from_millis(1), LONGEST);
         self
     }
 
-    /// How long marks are kept: unless told otherwise [`WINDOW`](crate::inbox::WINDOW), and at least twice as long as the
-    /// source keeps messages, where it [tells](crate::source::Source::retention). One that is shorter than the source's
-    /// retention is warned about, because a message may come again after its mark is forgotten, and be handled again.
+    /// Retention of marks: the dedup window. Default: [`WINDOW`](crate::inbox::WINDOW), or twice the source's
+    /// [retention](crate::source::Source::retention) if that is known and longer. A window shorter than the source's
+    /// retention is logged as an error: a message redelivered after its mark was pruned is handled again.
     pub fn window(mut self, window: Duration) -> Self {
         self.window = Some(window);
         self
     }
 
-    /// How often marks older than the window are forgotten, where [`Consumer::forgets`](super::Consumer::forgets) says where
-    /// they are: every ten minutes unless told otherwise.
+    /// How often to prune marks older than the window, if [`Consumer::forgets`](super::Consumer::forgets) was called.
+    /// Default: every ten minutes.
     pub fn prune_every(mut self, pause: Duration) -> Self {
         self.prune_every = pause.clamp(Duration::from_millis(1), LONGEST);
         self
     }
 
-    /// Leaves a mechanism out.
+    /// Disables a mechanism.
     #[doc(hidden)]
     pub fn leaving_out(mut self, mechanism: Mechanism) -> Self {
         self.left_out = Some(mechanism);

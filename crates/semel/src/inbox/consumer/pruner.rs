@@ -1,4 +1,4 @@
-//! Old marks, and how old that is: what the source tells, and the task that forgets them.
+//! Retention of marks: asks the source how long it keeps messages, and runs the task that prunes old marks.
 
 use std::time::Duration;
 
@@ -11,22 +11,22 @@ use super::retention::{self, PruneChunk};
 use super::run::Consumer;
 use crate::source::Source;
 
-/// How often the source is asked how long it keeps messages, and how long that may take.
+/// How often to ask the source for its retention, and how long to wait for the answer.
 const ASK_EVERY: Duration = Duration::from_secs(3_600);
 const ASK_WAIT: Duration = Duration::from_secs(5);
-/// How soon a source that did not tell is asked again, and how often, before it is taken for one that never does. Until then
-/// nothing is forgotten: what is old is not known.
+/// How soon to ask a source again that gave no answer, and how often before assuming that it never will. Until then
+/// nothing is pruned, because the window is not known.
 const ASK_AGAIN: Duration = Duration::from_secs(60);
 const ASKS_MAX: u32 = 30;
 
-/// What is known of the window, and who forgets.
+/// The window as far as it is known, and what prunes.
 pub(super) struct Pruner {
     pub(super) chunk: Option<PruneChunk>,
     window: watch::Sender<Option<Duration>>,
-    /// When the source is asked how long it keeps messages.
+    /// When to ask the source for its retention next.
     ask_at: Option<Instant>,
     retention: Option<Duration>,
-    /// How often it was asked and has never told.
+    /// How often it was asked without ever answering.
     asked: u32,
 }
 
@@ -37,34 +37,34 @@ impl Default for Pruner {
 }
 
 impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
-    /// Old marks are forgotten until this is dropped.
-    pub(super) fn forget_marks(&self) -> Option<AbortOnDrop> {
-        let chunk = self.upkeep.chunk.clone()?;
-        let (metrics, window) = (self.observer.metrics.clone(), self.upkeep.window.subscribe());
-        let told = move |marks| metrics.iter().for_each(|metrics| metrics.forgotten(marks));
-        let forget = retention::forget(chunk, self.name.clone(), self.options.prune_every, window, told);
-        Some(AbortOnDrop(tokio::spawn(forget).abort_handle()))
+    /// Prunes old marks until the returned guard is dropped.
+    pub(super) fn start_pruning(&self) -> Option<AbortOnDrop> {
+        let chunk = self.pruner.chunk.clone()?;
+        let (metrics, window) = (self.observer.metrics.clone(), self.pruner.window.subscribe());
+        let count = move |marks| metrics.iter().for_each(|metrics| metrics.forgotten(marks));
+        let prune = retention::prune(chunk, self.name.clone(), self.options.prune_every, window, count);
+        Some(AbortOnDrop(tokio::spawn(prune).abort_handle()))
     }
 
-    /// Asks the source how long it keeps messages, and sees that marks are kept for as long.
+    /// Asks the source for its retention, and sets the window of marks by it.
     pub(super) async fn ask_retention(&mut self) {
-        let nobody_forgets = self.upkeep.chunk.is_none() && self.options.window.is_none();
-        if nobody_forgets || self.upkeep.ask_at.is_some_and(|at| at > Instant::now()) {
+        let nothing_to_prune = self.pruner.chunk.is_none() && self.options.window.is_none();
+        if nothing_to_prune || self.pruner.ask_at.is_some_and(|at| at > Instant::now()) {
             return;
         }
-        self.upkeep.ask_at = Some(Instant::now() + ASK_EVERY);
-        let told = tokio::time::timeout(ASK_WAIT, self.source.retention()).await.ok().flatten();
-        // What it does not tell now it may have told before.
-        let retention = told.or(self.upkeep.retention);
-        if retention.is_none() && self.options.window.is_none() && self.upkeep.asked < ASKS_MAX {
-            self.upkeep.asked += 1;
-            self.upkeep.ask_at = Some(Instant::now() + ASK_AGAIN);
+        self.pruner.ask_at = Some(Instant::now() + ASK_EVERY);
+        let answer = tokio::time::timeout(ASK_WAIT, self.source.retention()).await.ok().flatten();
+        // Without an answer now, an earlier one still holds.
+        let retention = answer.or(self.pruner.retention);
+        if retention.is_none() && self.options.window.is_none() && self.pruner.asked < ASKS_MAX {
+            self.pruner.asked += 1;
+            self.pruner.ask_at = Some(Instant::now() + ASK_AGAIN);
             return;
         }
-        let first = self.upkeep.window.borrow().is_none();
-        let changed = std::mem::replace(&mut self.upkeep.retention, retention) != retention;
+        let first = self.pruner.window.borrow().is_none();
+        let changed = std::mem::replace(&mut self.pruner.retention, retention) != retention;
         let kept = retention::kept(self.options.window, retention);
-        self.upkeep.window.send_replace(Some(kept.window));
+        self.pruner.window.send_replace(Some(kept.window));
         self.observe(|metrics| metrics.keeps(kept.window, retention));
         let (window, consumer) = (kept.window, &self.name);
         match kept.too_short_for {
@@ -72,10 +72,10 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
                 ?window,
                 ?retention,
                 consumer,
-                "marks are forgotten before the broker forgets messages: one that comes again after the window is \
+                "the dedup window is shorter than the broker's retention: a message redelivered after the window is \
                  handled AGAIN; make the window longer than the retention"
             ),
-            _ if first => tracing::info!(?window, ?retention, consumer, "marks are kept"),
+            _ if first => tracing::info!(?window, ?retention, consumer, "the dedup window is set"),
             _ => {}
         }
     }

@@ -1,4 +1,4 @@
-//! Dead letters that somebody wants handled again, between what the source gives.
+//! Redelivery: dead letters that an operator wants handled again, mixed in with messages of the source.
 
 use std::time::Duration;
 
@@ -6,14 +6,14 @@ use tokio::time::Instant;
 
 use super::handler::{DeadLetters, Due, Handler, HandlerError};
 use super::message::Message;
-use super::run::{Consumer, keeping};
+use super::run::{Consumer, while_renewing};
 use crate::crash;
 use crate::source::{Receipt, Source};
 
-/// Most letters that are held at once.
-const LETTERS_MAX: usize = 50;
+/// Most dead letters in flight at once.
+const DEAD_LETTERS_MAX: usize = 50;
 
-/// When is looked for letters again, and how many there were.
+/// When to look for dead letters next, and how many were taken.
 #[derive(Default)]
 pub(super) struct Redelivery {
     due: Option<Instant>,
@@ -25,7 +25,7 @@ impl Redelivery {
         self.due
     }
 
-    /// A receipt that no source gives: they count from the other end.
+    /// A receipt that no source gives: these count down from the maximum.
     fn receipt(&mut self) -> Receipt {
         self.taken += 1;
         Receipt(u64::MAX - self.taken)
@@ -33,94 +33,117 @@ impl Redelivery {
 }
 
 impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
-    /// Takes letters that are to be handled again, when it is time to look for them. What becomes of one that is taken
-    /// and not told about, because this process dies, is that somebody takes it again.
-    pub(super) async fn take_letters(&mut self) {
+    /// Leases dead letters to redeliver, when it is time to look. If this process dies, the lease expires and another
+    /// consumer takes them.
+    pub(super) async fn take_dead_letters(&mut self) {
         let now = Instant::now();
-        if self.letters.due.is_some_and(|due| due > now) {
+        if self.redelivery.due.is_some_and(|due| due > now) {
             return;
         }
-        self.letters.due = Some(now + self.options.letters_every);
-        let had = self.desk.letters();
-        let room = LETTERS_MAX.saturating_sub(had.len());
+        self.redelivery.due = Some(now + self.options.letters_every);
+        let had = self.scheduler.dead_letters();
+        let room = DEAD_LETTERS_MAX.saturating_sub(had.len());
         if room == 0 {
             return;
         }
-        // Longer than a try takes: others need not handle what is being handled.
+        // Longer than one attempt, so that no other consumer handles them meanwhile.
         let lease = self.options.handle_timeout * 2;
-        let (held, limit) = (self.held(), self.options.handle_timeout);
-        let look = self.dead.due(&self.name, room, lease);
-        match within(&mut self.source, &mut self.keep_at, &held, limit, look).await {
+        let (in_flight, limit) = (self.in_flight(), self.options.handle_timeout);
+        let query = self.dead.due(&self.name, room, lease);
+        match within(&mut self.source, &mut self.renew_at, &in_flight, limit, query).await {
             Ok(due) => {
-                for letter in due.into_iter().filter(|letter| !had.contains(&letter.number)) {
-                    self.take_letter(letter).await;
+                for dead_letter in due.into_iter().filter(|dead_letter| !had.contains(&dead_letter.number)) {
+                    self.take_dead_letter(dead_letter).await;
                 }
             }
             Err(error) => {
-                tracing::warn!(%error, consumer = self.name, "dead letters were not looked for; trying again");
+                tracing::warn!(
+                    %error,
+                    consumer = self.name,
+                    "failed to look for dead letters to redeliver; will retry"
+                );
             }
         }
     }
 
-    async fn take_letter(&mut self, Due { number, identity, mut delivery }: Due) {
+    async fn take_dead_letter(&mut self, Due { number, identity, mut delivery }: Due) {
         let identity = identity.map_or_else(|| self.identify(&delivery), Ok);
         match identity {
             Ok(identity) => {
-                let receipt = self.letters.receipt();
+                let receipt = self.redelivery.receipt();
                 delivery.receipt = receipt;
-                self.desk.add_letter(receipt, Message::new(identity, delivery), number);
+                self.scheduler.add_dead_letter(receipt, Message::new(identity, delivery), number);
             }
-            Err(unnamed) => self.letter_failed(number, &unnamed.to_string()).await,
+            Err(missing) => self.dead_letter_failed(number, &missing.to_string()).await,
         }
     }
 
-    /// Its message was handled. A letter that stays although it was is taken again, and its mark is found.
-    pub(super) async fn letter_handled(&mut self, letter: i64) {
+    /// The message was handled. If deleting the dead letter fails, it is redelivered and its mark is found.
+    pub(super) async fn dead_letter_handled(&mut self, dead_letter: i64) {
         crash::point(crash::BEFORE_LETTER_GOES);
-        let (held, limit) = (self.held(), self.options.handle_timeout);
-        let gone = self.dead.handled(letter);
-        match within(&mut self.source, &mut self.keep_at, &held, limit, gone).await {
+        let (in_flight, limit) = (self.in_flight(), self.options.handle_timeout);
+        let gone = self.dead.handled(dead_letter);
+        match within(&mut self.source, &mut self.renew_at, &in_flight, limit, gone).await {
             Ok(()) => {
-                tracing::info!(letter, consumer = self.name, "a dead letter was handled");
-                self.observe(|metrics| metrics.letter(true));
+                tracing::info!(
+                    letter = dead_letter,
+                    consumer = self.name,
+                    "a redelivered dead letter was handled"
+                );
+                self.observe(|metrics| metrics.dead_letter(true));
             }
             Err(error) => {
-                tracing::warn!(%error, letter, consumer = self.name, "a dead letter was handled and is still there; it goes the next time");
+                tracing::warn!(
+                    %error,
+                    letter = dead_letter,
+                    consumer = self.name,
+                    "a dead letter was handled but not deleted; it will be deleted when it is next redelivered"
+                );
             }
         }
-        // The next of its key, if there is one.
-        self.letters.due = None;
+        // Look again at once: the next dead letter of its key may be due.
+        self.redelivery.due = None;
     }
 
-    /// Its message was not handled.
-    pub(super) async fn letter_failed(&mut self, letter: i64, error: &str) {
-        tracing::warn!(error, letter, consumer = self.name, "a dead letter failed again");
-        self.observe(|metrics| metrics.letter(false));
-        let (held, limit) = (self.held(), self.options.handle_timeout);
-        let told = self.dead.failed(letter, error, 1);
-        if let Err(not) = within(&mut self.source, &mut self.keep_at, &held, limit, told).await {
-            tracing::warn!(%not, letter, consumer = self.name, "that was not written down; it is tried once more");
+    /// The message failed again.
+    pub(super) async fn dead_letter_failed(&mut self, dead_letter: i64, error: &str) {
+        tracing::warn!(
+            error,
+            letter = dead_letter,
+            consumer = self.name,
+            "a redelivered dead letter failed again; it stays for an operator to decide"
+        );
+        self.observe(|metrics| metrics.dead_letter(false));
+        let (in_flight, limit) = (self.in_flight(), self.options.handle_timeout);
+        let record = self.dead.failed(dead_letter, error, 1);
+        if let Err(not) = within(&mut self.source, &mut self.renew_at, &in_flight, limit, record).await {
+            tracing::warn!(
+                %not,
+                letter = dead_letter,
+                consumer = self.name,
+                "failed to record the failure of a dead letter; it will be redelivered once more"
+            );
         }
-        self.letters.due = None;
+        self.redelivery.due = None;
     }
 }
 
-/// Asks for something within a bound, while the source is kept.
+/// Runs `work` with a timeout, and renews the source's leases meanwhile.
 pub(super) async fn within<S: Source, T>(
     source: &mut S,
-    keep_at: &mut Instant,
-    held: &[Receipt],
+    renew_at: &mut Instant,
+    in_flight: &[Receipt],
     limit: Duration,
     work: impl Future<Output = Result<T, HandlerError>>,
 ) -> Result<T, HandlerError> {
     let mut work = std::pin::pin!(tokio::time::timeout(limit, work));
-    let done = match keeping(source, keep_at, held, work.as_mut()).await {
+    let done = match while_renewing(source, renew_at, in_flight, work.as_mut()).await {
         Ok(done) => done,
         Err(error) => {
-            // Told again when it is asked for something. What is asked for here is not its fault, and not broken off.
-            tracing::warn!(%error, "messages are not kept any more");
+            // The next call of the source reports it again. `work` is not at fault, and not aborted.
+            tracing::warn!(%error, "failed to renew message leases; messages may be redelivered");
             work.await
         }
     };
-    done.unwrap_or_else(|_| Err(HandlerError::transient(format!("it took longer than {limit:?}"))))
+    done.unwrap_or_else(|_| Err(HandlerError::transient(format!("timed out after {limit:?}"))))
 }

@@ -1,5 +1,5 @@
-//! How long marks are kept: at least as long as the broker may bring a message again. And forgetting them, a bite at a time,
-//! beside the work.
+//! Retention of marks: at least as long as the broker may redeliver a message. And pruning them in bounded chunks, in
+//! the background.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -11,15 +11,15 @@ use tokio::sync::watch;
 use super::handler::HandlerError;
 use crate::inbox::WINDOW;
 
-/// Between two bites others get their turn.
-const BREATH: Duration = Duration::from_millis(50);
-/// Most bites of one round: what is left is left to the next.
-const BITES_MAX: usize = 10_000;
+/// Pause between two chunks, so that others get their turn.
+const CHUNK_PAUSE: Duration = Duration::from_millis(50);
+/// Most chunks of one round. The next round goes on.
+const CHUNKS_MAX: usize = 10_000;
 
-/// Forgets marks that are older than the window.
+/// Prunes marks that are older than the dedup window.
 pub trait DedupPruner: Send + Sync + 'static {
-    /// Forgets a bounded bite of what `consumer` marked longer ago than `window`, in a transaction of its own. Zero:
-    /// nothing is left to forget.
+    /// Deletes one bounded batch of `consumer`'s marks older than `window`, in its own transaction. Returns how many;
+    /// zero: nothing is left to prune.
     fn prune(
         &self,
         consumer: &str,
@@ -27,16 +27,16 @@ pub trait DedupPruner: Send + Sync + 'static {
     ) -> impl Future<Output = Result<u64, HandlerError>> + Send;
 }
 
-/// How long marks are kept, and what is wrong with that.
+/// Retention of marks, and whether it is too short.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Kept {
     pub(super) window: Duration,
-    /// The broker keeps messages for this long, and the window is shorter.
+    /// The broker's retention, if the window is shorter.
     pub(super) too_short_for: Option<Duration>,
 }
 
-/// What was asked for, or else what the broker needs: twice its retention, because brokers forget in large pieces and so
-/// keep some messages longer than they say.
+/// The configured window, or else at least twice the broker's retention: brokers delete in large segments, and so keep
+/// some messages longer than they say.
 pub(super) fn kept(asked: Option<Duration>, retention: Option<Duration>) -> Kept {
     let window = asked.unwrap_or_else(|| WINDOW.max(retention.unwrap_or_default().saturating_mul(2)));
     Kept { window, too_short_for: retention.filter(|retention| *retention > window) }
@@ -45,7 +45,7 @@ pub(super) fn kept(asked: Option<Duration>, retention: Option<Duration>) -> Kept
 pub(super) type PruneChunk =
     Arc<dyn Fn(Duration) -> BoxFuture<'static, Result<u64, HandlerError>> + Send + Sync>;
 
-/// A bite of these marks.
+/// Prunes one chunk of these marks.
 pub(super) fn chunk(marks: impl DedupPruner, consumer: &str) -> PruneChunk {
     let (marks, consumer) = (Arc::new(marks), consumer.to_owned());
     Arc::new(move |window| {
@@ -54,30 +54,30 @@ pub(super) fn chunk(marks: impl DedupPruner, consumer: &str) -> PruneChunk {
     })
 }
 
-/// Forgets marks for as long as the consumer runs: a round when the window is known, and then one each interval. It runs
-/// beside the handlers, and nobody waits for it.
-pub(super) async fn forget(
+/// Prunes marks for as long as the consumer runs: one round when the window is known, then one each interval. Runs in
+/// the background; no handler waits for it.
+pub(super) async fn prune(
     chunk: PruneChunk,
     consumer: String,
     every: Duration,
     mut window: watch::Receiver<Option<Duration>>,
-    forgotten: impl Fn(u64),
+    pruned: impl Fn(u64),
 ) {
     loop {
-        // Before the window is known nothing is old.
+        // Nothing is pruned before the window is known.
         let Ok(known) = window.wait_for(Option::is_some).await.map(|known| *known) else { return };
-        for _ in 0..BITES_MAX {
+        for _ in 0..CHUNKS_MAX {
             match chunk(known.unwrap_or(Duration::MAX)).await {
                 Ok(0) => break,
-                Ok(marks) => forgotten(marks),
+                Ok(marks) => pruned(marks),
                 Err(error) => {
-                    tracing::warn!(%error, consumer, "old marks were not forgotten; trying again later");
+                    tracing::warn!(%error, consumer, "failed to prune old marks; will retry in the next round");
                     break;
                 }
             }
-            tokio::time::sleep(BREATH).await;
+            tokio::time::sleep(CHUNK_PAUSE).await;
         }
-        // Not all processes of a consumer at once.
+        // Jitter, so that the processes of a consumer do not prune at once.
         tokio::time::sleep(every.mul_f64(0.8 + 0.4 * fastrand::f64())).await;
     }
 }

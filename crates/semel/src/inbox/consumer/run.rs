@@ -1,4 +1,4 @@
-//! The loop: receive, handle side by side, settle, and again.
+//! The loop: receive, handle concurrently, settle (ack or nack), repeat.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -16,21 +16,22 @@ use super::options::ConsumerOptions;
 use super::pruner::Pruner;
 use super::redelivery::Redelivery;
 use super::retention::{self, DedupPruner};
-use super::scheduler::{AttemptResult, Held, KeyScheduler, Verdict};
+use super::scheduler::{AttemptResult, KeyScheduler, QueuedMessage, Verdict};
 use super::workers::Workers;
 use crate::crash;
 use crate::inbox::Identity;
 use crate::source::{Delivery, MissingIdentity, Receipt, Settle, Source, SourceError};
 
-/// How long a source is waited for when nothing is held.
+/// How long to wait for the source when nothing is in flight.
 const IDLE: Duration = Duration::from_secs(1);
 
 /// Brings messages from a source to a handler until it is stopped.
 ///
-/// - A message is acknowledged when its handler has said `Ok`, and never before.
-/// - Messages of one key are handled in their order, also when one fails; other keys do not wait for it: keys that fail
-///   are tried in calls of their own, and what waits behind them is read past ([`ConsumerOptions::held_max`]).
-/// - What fails again and again is buried with the error, if there is a place for that; else its key waits.
+/// - A message is acked after its handler returned `Ok`, and never before.
+/// - Messages of one key are handled in order, also when one fails. Other keys do not wait for it: failing keys are
+///   retried in separate calls, and the source is read past them ([`ConsumerOptions::held_max`]).
+/// - A message that keeps failing becomes a [dead letter](Consumer::dead_letters) with its error; without a store for
+///   dead letters, its key waits.
 pub struct Consumer<S, H, D = NoDeadLetters> {
     pub(super) name: String,
     pub(super) source: S,
@@ -38,42 +39,41 @@ pub struct Consumer<S, H, D = NoDeadLetters> {
     pub(super) dead: D,
     pub(super) options: Arc<ConsumerOptions>,
     pub(super) stop: watch::Sender<bool>,
-    pub(super) desk: KeyScheduler,
+    pub(super) scheduler: KeyScheduler,
     pub(super) calls: Workers,
-    /// Messages that cannot be told from others.
+    /// Messages without an identity.
     pub(super) unidentified: Vec<Unidentified>,
-    /// Until when the last ones may be buried.
-    pub(super) bury_until: Option<Instant>,
-    /// What the source has not been told yet.
-    pub(super) untold: Vec<(Receipt, Settle)>,
-    /// Not ours any more, and still under way.
+    /// Until when the last dead letters may be written, after a stop.
+    pub(super) dead_letter_deadline: Option<Instant>,
+    /// Acks and nacks not yet sent to the source.
+    pub(super) pending_acks: Vec<(Receipt, Settle)>,
+    /// Lost to another consumer (rebalance), and still in flight here.
     lost: Vec<Receipt>,
-    /// When the source is to be kept.
-    pub(super) keep_at: Instant,
-    /// When is looked for letters, and how many were taken.
-    pub(super) letters: Redelivery,
-    pub(super) upkeep: Pruner,
+    /// When to renew the leases at the source.
+    pub(super) renew_at: Instant,
+    pub(super) redelivery: Redelivery,
+    pub(super) pruner: Pruner,
     pub(super) observer: Observer,
-    pub(super) ended: ConsumerStats,
+    pub(super) stats: ConsumerStats,
 }
 
-/// No place to bury messages: what cannot be handled is tried again for ever, and its key waits. With a handler that
-/// [gives up at once](Handler::gives_up_at_once) it only waits, until the process ends.
+/// No store for dead letters: a failing message is retried forever, and its key waits. With a handler that
+/// [gives up at once](Handler::gives_up_at_once) it is not retried: the key waits until the process ends.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoDeadLetters;
 
 impl DeadLetters for NoDeadLetters {
     async fn dead_letter(&self, _: &str, _: &DeadLetter<'_>) -> Result<(), HandlerError> {
-        Err(HandlerError::transient("there is no place for dead letters; its key waits"))
+        Err(HandlerError::transient("no dead letter store is configured; the message's key waits"))
     }
 }
 
-/// Stops a consumer in order: what is being handled ends and is settled, and the rest is given back.
+/// Stops a consumer gracefully (drain): calls in flight finish and are acked, and the rest is returned to the source.
 #[derive(Clone, Debug)]
 pub struct ConsumerStopHandle(pub(in crate::inbox) watch::Sender<bool>);
 
 impl ConsumerStopHandle {
-    /// Asks for the end. See [`ConsumerOptions::drain_timeout`].
+    /// Asks the consumer to stop. See [`ConsumerOptions::drain_timeout`].
     pub fn stop(&self) {
         self.0.send_replace(true);
     }
@@ -83,16 +83,16 @@ impl ConsumerStopHandle {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct ConsumerStats {
-    /// Messages handled, those that had been handled before included.
+    /// Messages handled, duplicates included.
     pub handled: u64,
-    /// Failures, tries that were repeated included.
+    /// Failed attempts, retries included.
     pub failed: u64,
-    /// Messages buried.
-    pub buried: u64,
+    /// Messages that became dead letters.
+    pub dead_letters: u64,
 }
 
 impl<S: Source, H: Handler> Consumer<S, H> {
-    /// A consumer that has not begun. The name is the one of its [`Inbox`](crate::inbox::Inbox).
+    /// A consumer that is not running yet. Its name is that of its [`Inbox`](crate::inbox::Inbox).
     pub fn new(name: &str, source: S, handler: H, options: ConsumerOptions) -> Self {
         let (stop, _) = watch::channel(false);
         let batch_max = options.batch_max.min(handler.batch_max());
@@ -104,21 +104,21 @@ impl<S: Source, H: Handler> Consumer<S, H> {
             dead: NoDeadLetters,
             options,
             stop,
-            desk: KeyScheduler::default(),
+            scheduler: KeyScheduler::default(),
             calls: Workers::default(),
             unidentified: Vec::new(),
-            bury_until: None,
-            untold: Vec::new(),
+            dead_letter_deadline: None,
+            pending_acks: Vec::new(),
             lost: Vec::new(),
-            keep_at: Instant::now(),
-            letters: Redelivery::default(),
-            upkeep: Pruner::default(),
+            renew_at: Instant::now(),
+            redelivery: Redelivery::default(),
+            pruner: Pruner::default(),
             observer: Observer::new(name),
-            ended: ConsumerStats::default(),
+            stats: ConsumerStats::default(),
         }
     }
 
-    /// Buries there what cannot be handled.
+    /// Stores messages that cannot be handled there, as dead letters.
     pub fn dead_letters<D: DeadLetters>(self, dead: D) -> Consumer<S, H, D> {
         let Self {
             name,
@@ -126,17 +126,17 @@ impl<S: Source, H: Handler> Consumer<S, H> {
             handler,
             options,
             stop,
-            desk,
+            scheduler,
             calls,
             unidentified,
-            bury_until,
-            untold,
+            dead_letter_deadline,
+            pending_acks,
             lost,
-            keep_at,
-            letters,
-            upkeep,
+            renew_at,
+            redelivery,
+            pruner,
             observer,
-            ended,
+            stats,
             ..
         } = self;
         Consumer {
@@ -146,68 +146,68 @@ impl<S: Source, H: Handler> Consumer<S, H> {
             dead,
             options,
             stop,
-            desk,
+            scheduler,
             calls,
             unidentified,
-            bury_until,
-            untold,
+            dead_letter_deadline,
+            pending_acks,
             lost,
-            keep_at,
-            letters,
-            upkeep,
+            renew_at,
+            redelivery,
+            pruner,
             observer,
-            ended,
+            stats,
         }
     }
 }
 
 impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
-    /// Counts what it does.
+    /// Records metrics.
     #[must_use]
     pub fn observed_by(mut self, metrics: &ConsumerMetrics) -> Self {
         self.observer.metrics = Some(metrics.clone());
         self
     }
 
-    /// Forgets marks there that are older than the [window](ConsumerOptions::window), beside the work and in bounded bites.
-    /// Without it whoever has the inbox calls [`Inbox::prune_tx`](crate::inbox::Inbox::prune_tx).
+    /// Prunes marks older than the [window](ConsumerOptions::window) there, in the background and in bounded chunks.
+    /// Without it the application has to call [`Inbox::prune_tx`](crate::inbox::Inbox::prune_tx).
     #[must_use]
     pub fn forgets(mut self, marks: impl DedupPruner) -> Self {
-        self.upkeep.chunk = Some(retention::chunk(marks, &self.name));
+        self.pruner.chunk = Some(retention::chunk(marks, &self.name));
         self
     }
 
-    /// Stops it.
+    /// A handle that stops it.
     pub fn stop_handle(&self) -> ConsumerStopHandle {
         ConsumerStopHandle(self.stop.clone())
     }
 
-    /// Runs until it is stopped, or until the source cannot go on. Dropping the future is like a crash: nothing is lost,
-    /// and what was not settled comes again.
+    /// Runs until it is stopped, or until the source fails for good. Dropping the future is like a crash: nothing is
+    /// lost, and messages that were not acked are redelivered.
     ///
     /// # Errors
-    /// When trying again would not help the source. What is under way then may end before, as after a stop.
+    /// When the source fails for good. Calls in flight may finish first, as after a stop.
     pub async fn run(mut self) -> Result<ConsumerStats, SourceError> {
         let mut stopped = self.stop.subscribe();
         let mut pause = self.options.pause.0;
-        let _forgetting = self.forget_marks();
+        let _pruning = self.start_pruning();
         while !*stopped.borrow() {
             let turn = async {
-                self.tell().await?;
-                self.take_letters().await;
+                self.settle().await?;
+                self.take_dead_letters().await;
                 let came = self.receive(&mut stopped).await?;
                 self.ask_retention().await;
-                self.bury_nameless().await;
-                self.bury_doomed().await;
+                self.dead_letter_unidentified().await;
+                self.retry_dead_letters().await;
                 self.begin_calls(&stopped);
                 let ended = self.end_calls(came).await?;
-                self.tell().await?;
+                self.settle().await?;
                 Ok(ended || self.calls.is_empty())
             };
             let turned: Result<bool, SourceError> = turn.await;
             self.observe(|metrics| {
-                let (held, oldest) = self.desk.held();
-                metrics.holds(held + self.unidentified.len(), oldest);
+                let (in_flight, oldest) = self.scheduler.in_flight();
+                metrics.holds(in_flight + self.unidentified.len(), oldest);
                 match &turned {
                     Ok(got_on) => {
                         if *got_on {
@@ -222,17 +222,17 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
                 Ok(_) => pause = self.options.pause.0,
                 Err(error) if error.may_retry() => {
                     self.observe(ConsumerMetrics::source_failed);
-                    tracing::warn!(%error, consumer = self.name, "the source failed; trying again");
+                    tracing::warn!(%error, consumer = self.name, "the source failed; will retry");
                     let rest = tokio::time::timeout(pause, asked_to_stop(&mut stopped));
-                    let held = self.held();
-                    let _ = keeping(&mut self.source, &mut self.keep_at, &held, rest).await;
-                    // A source that gives nothing may still hear what became of the rest.
+                    let in_flight = self.in_flight();
+                    let _ = while_renewing(&mut self.source, &mut self.renew_at, &in_flight, rest).await;
+                    // A source that delivers nothing may still take acks.
                     self.take_in_ended(Vec::new()).await;
                     pause = (pause * 2).min(self.options.pause.1);
                 }
                 Err(error) => {
-                    tracing::error!(%error, consumer = self.name, "the consumer stops");
-                    // What is under way is not the source's fault. Some of it may still be heard.
+                    tracing::error!(%error, consumer = self.name, "the source failed for good; the consumer stops");
+                    // Calls in flight may finish, and some of their acks may still get through.
                     let _ = self.end().await;
                     let _ = self.source.leave().await;
                     return Err(error);
@@ -241,81 +241,81 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
         }
         let ended = self.end().await;
         self.source.leave().await?;
-        ended.map(|()| self.ended)
+        ended.map(|()| self.stats)
     }
 
-    /// What is under way may end, and is told. What the source does not hear now comes again; the rest is given back all
-    /// the same.
+    /// Drains: calls in flight may finish and are acked. If the acks fail, their messages are redelivered; the rest is
+    /// returned to the source all the same.
     async fn end(&mut self) -> Result<(), SourceError> {
         let last = self.last_calls().await;
         self.drop_calls().await;
-        self.bury_last().await;
-        last.and(self.tell().await)
+        self.write_last_dead_letters().await;
+        last.and(self.settle().await)
     }
 
-    pub(super) fn observe(&self, tell: impl FnOnce(&ConsumerMetrics)) {
+    pub(super) fn observe(&self, record: impl FnOnce(&ConsumerMetrics)) {
         if let Some(metrics) = &self.observer.metrics {
-            tell(metrics);
+            record(metrics);
         }
     }
 
-    /// Everything that was received and not settled.
-    pub(super) fn held(&self) -> Vec<Receipt> {
-        let mut held = self.desk.receipts();
-        held.extend(self.unidentified.iter().map(|unidentified| unidentified.delivery.receipt));
-        held
+    /// Everything received and not settled.
+    pub(super) fn in_flight(&self) -> Vec<Receipt> {
+        let mut in_flight = self.scheduler.receipts();
+        in_flight.extend(self.unidentified.iter().map(|unidentified| unidentified.delivery.receipt));
+        in_flight
     }
 
-    /// Tells the source what became of messages, until it has heard it.
-    pub(super) async fn tell(&mut self) -> Result<(), SourceError> {
+    /// Sends acks and nacks to the source. They stay pending until it took them.
+    pub(super) async fn settle(&mut self) -> Result<(), SourceError> {
         self.give_up_lost();
-        if self.untold.is_empty() {
+        if self.pending_acks.is_empty() {
             return Ok(());
         }
-        self.untold.sort_by_key(|(receipt, _)| *receipt);
-        self.source.settle(&self.untold).await?;
-        self.untold.clear();
+        self.pending_acks.sort_by_key(|(receipt, _)| *receipt);
+        self.source.settle(&self.pending_acks).await?;
+        self.pending_acks.clear();
         crash::point(crash::AFTER_ACK);
         Ok(())
     }
 
-    /// Takes in what there is room for, and says whether anything came. Waits only where there is nothing to be handled and
-    /// nothing under way.
+    /// Receives what there is room for, and returns whether anything came. Waits only if there is nothing to handle and
+    /// no call in flight.
     async fn receive(&mut self, stopped: &mut watch::Receiver<bool>) -> Result<bool, SourceError> {
         let now = Instant::now();
-        let held = self.held();
-        let room = self.desk.room(self.unidentified.len(), &self.options);
-        let idle = self.calls.is_empty() && self.calls.ready(&self.desk, &self.options).is_empty();
+        let in_flight = self.in_flight();
+        let room = self.scheduler.room(self.unidentified.len(), &self.options);
+        let idle = self.calls.is_empty() && self.calls.ready(&self.scheduler, &self.options).is_empty();
         let unidentified = self.unidentified.iter().map(|unidentified| unidentified.due);
-        let due = self.desk.due().into_iter().chain(self.letters.due()).chain(unidentified).min();
+        let due = self.scheduler.due().into_iter().chain(self.redelivery.due()).chain(unidentified).min();
         let until_due = due.map_or(IDLE, |due| due.saturating_duration_since(now).min(IDLE));
         let wait = if idle { until_due } else { Duration::ZERO };
-        // One that had nothing a moment ago is left alone for a while, where there is something else to do.
-        let quiet = !idle && !self.calls.look.left(now).is_zero();
+        // An idle source is not polled too often while there is something else to do.
+        let quiet = !idle && !self.calls.idle_poll.left(now).is_zero();
         let mut came = false;
         if room == 0 || quiet {
-            // Where there is no wait, calls are waited for, and the source is kept then.
+            // Without a wait here, `end_calls` waits and renews the leases.
             if !wait.is_zero() {
                 let rest = tokio::time::timeout(wait, asked_to_stop(stopped));
-                let _ = keeping(&mut self.source, &mut self.keep_at, &held, rest).await?;
+                let _ = while_renewing(&mut self.source, &mut self.renew_at, &in_flight, rest).await?;
             }
         } else {
-            if now >= self.keep_at {
-                keep(&mut self.source, &mut self.keep_at, &held).await?;
+            if now >= self.renew_at {
+                renew(&mut self.source, &mut self.renew_at, &in_flight).await?;
             }
-            let wait = wait.min(self.keep_at.saturating_duration_since(now));
+            let wait = wait.min(self.renew_at.saturating_duration_since(now));
             let received = tokio::select! {
-                // What has come is taken in, also when the stop was asked for at the same moment.
+                // Messages that arrived are taken in, also if a stop came at the same moment.
                 biased;
                 received = self.source.receive(room, wait) => received?,
                 () = asked_to_stop(stopped) => return Ok(false),
             };
             came = !received.is_empty();
             if came || idle {
-                self.calls.look.came();
+                self.calls.idle_poll.came();
             }
             if !came {
-                self.calls.look.nothing(Instant::now(), self.source.poll_interval());
+                self.calls.idle_poll.nothing(Instant::now(), self.source.poll_interval());
             }
             for delivery in received {
                 self.take_in(delivery);
@@ -325,24 +325,25 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
         Ok(came)
     }
 
-    /// What is not ours any more is forgotten, and what would overtake it is given back. What is under way is so only when
-    /// its call has ended: else it would come again and be handled beside itself. What waits to be buried is so when it is:
-    /// whoever gets it finds it done, and nobody else knows that it failed.
+    /// Drops lost messages (rebalance), and nacks those that would overtake them. A message in flight is dropped only
+    /// when its call has ended: otherwise its copy would be handled at the same time. One that waits for its dead
+    /// letter is dropped when that is written: its next consumer finds it done, and only this process knows that it
+    /// failed.
     pub(super) fn give_up_lost(&mut self) {
         self.lost.extend(self.source.lost());
-        let stays = |line| self.calls.has(line) || self.desk.is_doomed(line);
+        let stays = |queue| self.calls.has(queue) || self.scheduler.awaits_dead_letter(queue);
         let (stay, lost): (Vec<_>, Vec<_>) = std::mem::take(&mut self.lost)
             .into_iter()
-            .partition(|receipt| self.desk.line_of(*receipt).is_some_and(stays));
+            .partition(|receipt| self.scheduler.queue_of(*receipt).is_some_and(stays));
         self.lost = stay;
         if lost.is_empty() {
             return;
         }
         self.observe(|metrics| metrics.lost(lost.len()));
-        let behind = self.desk.drop_lost(&lost);
+        let behind = self.scheduler.drop_lost(&lost);
         self.unidentified.retain(|unidentified| !lost.contains(&unidentified.delivery.receipt));
-        self.untold.retain(|(receipt, _)| !lost.contains(receipt));
-        self.untold.extend(behind.into_iter().map(|receipt| (receipt, Settle::Nack)));
+        self.pending_acks.retain(|(receipt, _)| !lost.contains(receipt));
+        self.pending_acks.extend(behind.into_iter().map(|receipt| (receipt, Settle::Nack)));
     }
 
     pub(super) fn identify(&self, delivery: &Delivery) -> Result<Identity, MissingIdentity> {
@@ -350,98 +351,106 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
         self.options.identify.identify_as(delivery, source)
     }
 
-    /// A message that cannot be told from others is not handled, and stands in the way of nobody.
+    /// A message without an identity is not handled, and blocks no other.
     fn take_in(&mut self, delivery: Delivery) {
         match self.identify(&delivery) {
-            Ok(identity) => self.desk.add(delivery.receipt, Message::new(identity, delivery)),
-            Err(unnamed) => {
-                let error = unnamed.to_string();
+            Ok(identity) => self.scheduler.add(delivery.receipt, Message::new(identity, delivery)),
+            Err(missing) => {
+                let error = missing.to_string();
                 tracing::warn!(
                     error,
                     consumer = self.name,
                     place = delivery.place,
-                    "a message without a name"
+                    "a message has no identity; it goes to the dead letters without being handled"
                 );
                 self.unidentified.push(Unidentified::new(delivery, error, self.options.pause.0));
             }
         }
     }
 
-    pub(super) async fn fold(&mut self, told: Vec<(Receipt, AttemptResult)>, tried: &[Held]) {
-        let of_letter = |held: &Held| held.letter.map(|letter| (held.receipt, letter));
-        let letters: HashMap<Receipt, i64> = tried.iter().filter_map(of_letter).collect();
-        let tried: HashMap<Receipt, &Held> = tried.iter().map(|held| (held.receipt, held)).collect();
-        let round = self.desk.round(&told, Instant::now(), &self.options);
-        // Before anything is waited for: what is taken away meanwhile is found done elsewhere, and only we know that it failed.
+    pub(super) async fn fold(&mut self, results: Vec<(Receipt, AttemptResult)>, tried: &[QueuedMessage]) {
+        let of_dead_letter =
+            |queued: &QueuedMessage| queued.dead_letter.map(|dead_letter| (queued.receipt, dead_letter));
+        let dead_letters: HashMap<Receipt, i64> = tried.iter().filter_map(of_dead_letter).collect();
+        let tried: HashMap<Receipt, &QueuedMessage> =
+            tried.iter().map(|queued| (queued.receipt, queued)).collect();
+        let round = self.scheduler.round(&results, Instant::now(), &self.options);
+        // Before the first await: a message lost meanwhile is found done elsewhere, and only this process knows that it
+        // failed.
         let gives_up_at_once = self.handler.gives_up_at_once();
         for (receipt, became) in
-            told.iter().filter(|(receipt, _)| gives_up_at_once && !letters.contains_key(receipt))
+            results.iter().filter(|(receipt, _)| gives_up_at_once && !dead_letters.contains_key(receipt))
         {
             if let AttemptResult::Failed { error, kind: HandlerErrorKind::Permanent, .. } = became {
-                self.desk.doom(*receipt, error);
+                self.scheduler.set_pending_dead_letter(*receipt, error);
             }
         }
-        let (mut can_bury, mut tell_at) = (true, Instant::now() + self.source.renew_after());
-        for (receipt, became) in told {
-            self.tell_if_due(&mut tell_at).await;
-            let letter = letters.get(&receipt).copied();
-            let tries = tried.get(&receipt).map_or(0, |held| held.tries);
+        let (mut can_dead_letter, mut settle_at) = (true, Instant::now() + self.source.renew_after());
+        for (receipt, became) in results {
+            self.settle_if_due(&mut settle_at).await;
+            let dead_letter = dead_letters.get(&receipt).copied();
+            let tries = tried.get(&receipt).map_or(0, |queued| queued.tries);
             if became.is_done() {
                 self.observe(|metrics| metrics.attempts(tries.saturating_add(1)));
-                self.ended.handled += 1;
-                match letter {
-                    Some(letter) => self.letter_handled(letter).await,
-                    None => self.untold.push((receipt, Settle::Ack)),
+                self.stats.handled += 1;
+                match dead_letter {
+                    Some(dead_letter) => self.dead_letter_handled(dead_letter).await,
+                    None => self.pending_acks.push((receipt, Settle::Ack)),
                 }
             } else {
-                self.ended.failed += 1;
+                self.stats.failed += 1;
             }
-            let verdict = self.desk.tried(receipt, became, round, Instant::now(), &self.options);
-            if verdict == Some(Verdict::Again) {
+            let verdict = self.scheduler.tried(receipt, became, round, Instant::now(), &self.options);
+            if verdict == Some(Verdict::Retry) {
                 self.observe(ConsumerMetrics::retried);
             }
-            let Some(Verdict::Bury { error }) = verdict else { continue };
-            if let Some(letter) = letter {
-                self.letter_failed(letter, &error).await;
-                self.desk.buried(receipt);
+            let Some(Verdict::DeadLetter { error }) = verdict else { continue };
+            if let Some(dead_letter) = dead_letter {
+                self.dead_letter_failed(dead_letter, &error).await;
+                self.scheduler.dead_lettered(receipt);
                 continue;
             }
-            let Some(held) = tried.get(&receipt) else { continue };
-            // Where one was not kept, the others would have to wait as long for the same answer: they rest.
-            can_bury = can_bury && self.give_up(held, &error, held.tries.saturating_add(1)).await;
+            let Some(queued) = tried.get(&receipt) else { continue };
+            // After one failure the others back off: they would wait as long for the same answer.
+            can_dead_letter =
+                can_dead_letter && self.give_up(queued, &error, queued.tries.saturating_add(1)).await;
         }
     }
 }
 
 pub(in crate::inbox) async fn asked_to_stop(stopped: &mut watch::Receiver<bool>) {
-    // The sender is the consumer's: it outlives the wait.
+    // The consumer owns the sender, so it outlives the wait.
     let _ = stopped.wait_for(|stopped| *stopped).await;
 }
 
-/// Does something that takes long while the source is kept.
-pub(super) async fn keeping<S: Source, T>(
+/// Runs `work`, and renews the leases at the source meanwhile.
+pub(super) async fn while_renewing<S: Source, T>(
     source: &mut S,
-    keep_at: &mut Instant,
-    held: &[Receipt],
+    renew_at: &mut Instant,
+    in_flight: &[Receipt],
     work: impl Future<Output = T>,
 ) -> Result<T, SourceError> {
     let mut work = std::pin::pin!(work);
     loop {
-        let until = *keep_at;
+        let until = *renew_at;
         tokio::select! {
             biased;
             done = &mut work => return Ok(done),
-            () = tokio::time::sleep_until(until) => keep(source, keep_at, held).await?,
+            () = tokio::time::sleep_until(until) => renew(source, renew_at, in_flight).await?,
         }
     }
 }
 
-/// Says that these are still held, and when that is to be said again.
-async fn keep<S: Source>(source: &mut S, keep_at: &mut Instant, held: &[Receipt]) -> Result<(), SourceError> {
-    *keep_at = Instant::now() + source.renew_after();
-    match source.keep(held).await {
+/// Renews the leases of messages in flight (heartbeat), and sets when to do so next.
+async fn renew<S: Source>(
+    source: &mut S,
+    renew_at: &mut Instant,
+    in_flight: &[Receipt],
+) -> Result<(), SourceError> {
+    *renew_at = Instant::now() + source.renew_after();
+    match source.keep(in_flight).await {
         Err(error) if error.may_retry() => {
-            tracing::warn!(%error, "messages under way were not kept; trying again");
+            tracing::warn!(%error, "failed to renew the leases of messages in flight; will retry");
             Ok(())
         }
         kept => kept,

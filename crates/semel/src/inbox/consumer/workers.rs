@@ -1,4 +1,4 @@
-//! The calls under way. A line goes on when its call has ended, whatever the others do.
+//! The calls in flight. A key queue goes on when its call has ended, whatever the other calls do.
 
 use std::collections::HashSet;
 use std::future::Future;
@@ -13,48 +13,49 @@ use tracing::Instrument;
 use super::batches::{Batch, Slots};
 use super::bisect;
 use super::handler::{DeadLetters, Handler};
-use super::idle_poll::{IdlePoll, LOOK_MAX};
+use super::idle_poll::{IdlePoll, POLL_INTERVAL_MAX};
 use super::metrics::ConsumerMetrics;
 use super::options::ConsumerOptions;
-use super::run::{Consumer, keeping};
-use super::scheduler::{AttemptResult, Held, KeyScheduler};
+use super::run::{Consumer, while_renewing};
+use super::scheduler::{AttemptResult, KeyScheduler, QueuedMessage};
 use crate::crash;
 use crate::source::{Receipt, Source, SourceError};
 
-/// How long calls that were broken off are waited for.
-const GONE_MAX: Duration = Duration::from_secs(1);
+/// How long to wait for aborted calls to be gone.
+const ABORT_WAIT_MAX: Duration = Duration::from_secs(1);
 
-/// Dropped, they are broken off where they next wait for something: what they commit until then they have committed.
+/// The calls in flight. When dropped they are aborted at their next await; commits made before that stay.
 pub(super) struct Workers {
-    under_way: JoinSet<Over>,
-    /// The lines they are about.
-    lines: HashSet<u64>,
-    /// How many of them are about lines that fail, and whether the last that was begun is.
+    in_flight: JoinSet<EndedCall>,
+    /// Their key queues.
+    queues: HashSet<u64>,
+    /// How many of them are for failing queues, and whether the last one started is.
     retries: usize,
     retried_last: bool,
-    /// Where there is only one call at a time: lines that fail take no more of it than the others.
+    /// With only one call at a time: until when healthy queues go first, so that failing ones get no more time than
+    /// they do.
     fresh_until: Option<Instant>,
-    pub(super) look: IdlePoll,
-    /// Each call listens, to nothing: when nobody does any more, all are gone, also the tasks in which handlers run.
+    pub(super) idle_poll: IdlePoll,
+    /// Each call holds a receiver. When none is left all calls are gone, also the tasks in which handlers run.
     alive: watch::Sender<()>,
 }
 
 /// A call that has ended.
-pub(super) struct Over {
+pub(super) struct EndedCall {
     tried: Batch,
     begun: Instant,
-    told: Vec<(Receipt, AttemptResult)>,
+    results: Vec<(Receipt, AttemptResult)>,
 }
 
 impl Default for Workers {
     fn default() -> Self {
         Self {
-            under_way: JoinSet::new(),
-            lines: HashSet::new(),
+            in_flight: JoinSet::new(),
+            queues: HashSet::new(),
             retries: 0,
             retried_last: false,
             fresh_until: None,
-            look: IdlePoll::default(),
+            idle_poll: IdlePoll::default(),
             alive: watch::channel(()).0,
         }
     }
@@ -62,27 +63,27 @@ impl Default for Workers {
 
 impl Workers {
     pub(super) fn is_empty(&self) -> bool {
-        self.under_way.is_empty()
+        self.in_flight.is_empty()
     }
 
-    /// Whether one of them is about that line.
-    pub(super) fn has(&self, line: u64) -> bool {
-        self.lines.contains(&line)
+    /// Whether one of them is for that queue.
+    pub(super) fn has(&self, queue: u64) -> bool {
+        self.queues.contains(&queue)
     }
 
-    /// What may be begun beside them.
-    pub(super) fn ready(&self, desk: &KeyScheduler, options: &ConsumerOptions) -> Vec<Batch> {
+    /// What may start beside them.
+    pub(super) fn ready(&self, scheduler: &KeyScheduler, options: &ConsumerOptions) -> Vec<Batch> {
         let concurrency = options.concurrency.max(1);
-        // One is left for lines that do not fail. Where there is only one, they take turns.
+        // One call is reserved for healthy queues. If there is only one, they take turns.
         let retries_max = concurrency.saturating_sub(1).max(1);
         let now = Instant::now();
         let had_their_time = concurrency == 1 && self.fresh_until.is_some_and(|until| now < until);
         let slots = Slots {
-            all: concurrency.saturating_sub(self.under_way.len()),
+            all: concurrency.saturating_sub(self.in_flight.len()),
             retries: retries_max.saturating_sub(self.retries),
             retried_last: self.retried_last || had_their_time,
         };
-        desk.ready(now, options, &self.lines, slots)
+        scheduler.ready(now, options, &self.queues, slots)
     }
 
     fn begin(
@@ -90,72 +91,74 @@ impl Workers {
         tried: Batch,
         call: impl Future<Output = Vec<(Receipt, AttemptResult)>> + Send + 'static,
     ) {
-        self.lines.extend(tried.held.iter().map(Held::line));
+        self.queues.extend(tried.messages.iter().map(QueuedMessage::queue));
         self.retries += usize::from(tried.retries);
         self.retried_last = tried.retries;
         let begun = Instant::now();
-        self.under_way.spawn(async move { Over { told: call.await, tried, begun } }.in_current_span());
+        self.in_flight
+            .spawn(async move { EndedCall { results: call.await, tried, begun } }.in_current_span());
     }
 
-    /// The next that ends. Dropped, nothing is lost.
-    async fn next(&mut self) -> Option<Over> {
-        let ended = self.under_way.join_next().await;
+    /// The next call that ends. Cancel safe.
+    async fn next(&mut self) -> Option<EndedCall> {
+        let ended = self.in_flight.join_next().await;
         ended.map(|ended| self.end(ended))
     }
 
-    /// One that has ended by now.
-    fn ended(&mut self) -> Option<Over> {
-        let ended = self.under_way.try_join_next();
+    /// A call that has already ended.
+    fn ended(&mut self) -> Option<EndedCall> {
+        let ended = self.in_flight.try_join_next();
         ended.map(|ended| self.end(ended))
     }
 
-    fn end(&mut self, ended: Result<Over, JoinError>) -> Over {
+    fn end(&mut self, ended: Result<EndedCall, JoinError>) -> EndedCall {
         match ended {
-            Ok(over) => {
-                for held in &over.tried.held {
-                    self.lines.remove(&held.line());
+            Ok(call) => {
+                for queued in &call.tried.messages {
+                    self.queues.remove(&queued.queue());
                 }
-                if over.tried.retries {
+                if call.tried.retries {
                     self.retries -= 1;
-                    self.fresh_until = Some(Instant::now() + over.begun.elapsed());
+                    self.fresh_until = Some(Instant::now() + call.begun.elapsed());
                 }
-                self.look.freed();
-                over
+                self.idle_poll.freed();
+                call
             }
-            // Handlers panic in tasks of their own. This one is ours, and not aborted while it is waited for.
+            // Handlers panic in tasks of their own. This task is ours, and is not aborted while it is awaited.
             Err(broken) => std::panic::resume_unwind(broken.into_panic()),
         }
     }
 
-    /// How long calls are waited for before it is looked for something else to do.
+    /// How long to wait for calls before looking for other work.
     fn patience(&self, due: Option<Instant>) -> Duration {
         let now = Instant::now();
         let left = |left: Duration| Some(left).filter(|left| !left.is_zero());
-        // What is due and has not begun stands behind a call, and who is not left alone any more was not asked for lack of
-        // room.
+        // A due message that has not started waits behind a call; a source that is due was not polled for lack of room.
         let due = due.and_then(|due| left(due.saturating_duration_since(now)));
-        let times = [due, left(self.look.left(now)), Some(LOOK_MAX)];
-        times.into_iter().flatten().min().unwrap_or(LOOK_MAX)
+        let times = [due, left(self.idle_poll.left(now)), Some(POLL_INTERVAL_MAX)];
+        times.into_iter().flatten().min().unwrap_or(POLL_INTERVAL_MAX)
     }
 
-    /// Breaks them off, and waits a little until they are gone: what is given back now should not be committed beside whoever
-    /// gets it. Those that had ended by then.
-    async fn break_off(mut self) -> Vec<Over> {
-        self.under_way.abort_all();
-        if tokio::time::timeout(GONE_MAX, self.alive.closed()).await.is_err() {
-            tracing::warn!("a handler cannot be broken off; it may go on when its messages are given back");
+    /// Aborts all calls and waits a little until they are gone: a message returned to the source should not be
+    /// committed here while another consumer handles it. Returns calls that had ended by then.
+    async fn abort_all_and_wait(mut self) -> Vec<EndedCall> {
+        self.in_flight.abort_all();
+        if tokio::time::timeout(ABORT_WAIT_MAX, self.alive.closed()).await.is_err() {
+            tracing::warn!(
+                "a handler did not stop when aborted; it may still run after its messages are returned to the source"
+            );
         }
-        std::iter::from_fn(|| self.under_way.try_join_next()).flatten().collect()
+        std::iter::from_fn(|| self.in_flight.try_join_next()).flatten().collect()
     }
 }
 
 impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
-    /// Begins calls with what may be handled now, side by side.
+    /// Starts calls with what may be handled now, concurrently.
     pub(super) fn begin_calls(&mut self, stopped: &watch::Receiver<bool>) {
         if *stopped.borrow() {
             return;
         }
-        let ready = self.calls.ready(&self.desk, &self.options);
+        let ready = self.calls.ready(&self.scheduler, &self.options);
         if self.calls.is_empty() && !ready.is_empty() {
             self.observe(ConsumerMetrics::round_begins);
         }
@@ -163,82 +166,82 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
             let (handler, options) = (Arc::clone(&self.handler), Arc::clone(&self.options));
             let (observer, stopped) = (self.observer.clone(), stopped.clone());
             let alive = self.calls.alive.subscribe();
-            self.desk.begin(&batch);
+            self.scheduler.begin(&batch);
             self.calls.begin(batch.clone(), async move {
-                bisect::handle(handler, batch.held, &options, &observer, &stopped, &alive).await
+                bisect::handle(handler, batch.messages, &options, &observer, &stopped, &alive).await
             });
         }
     }
 
-    /// Takes in what has ended, and says whether anything has. Waits for the first only where the source had nothing.
+    /// Records calls that ended, and returns whether any did. Waits for the first only if the source had nothing.
     pub(super) async fn end_calls(&mut self, came: bool) -> Result<bool, SourceError> {
-        let mut over = Vec::new();
+        let mut ended_calls = Vec::new();
         if !came && !self.calls.is_empty() {
-            let patience = self.calls.patience(self.desk.due());
-            let held = self.held();
+            let patience = self.calls.patience(self.scheduler.due());
+            let in_flight = self.in_flight();
             let next = tokio::time::timeout(patience, self.calls.next());
-            let ended = keeping(&mut self.source, &mut self.keep_at, &held, next).await?;
-            over.extend(ended.ok().flatten());
+            let ended = while_renewing(&mut self.source, &mut self.renew_at, &in_flight, next).await?;
+            ended_calls.extend(ended.ok().flatten());
         }
-        Ok(self.take_in_ended(over).await)
+        Ok(self.take_in_ended(ended_calls).await)
     }
 
-    /// Waits for the last calls, as long as a farewell takes, and takes in what became of them, whatever the source says
+    /// Drains: waits for the last calls, up to the drain timeout, and records their results, whatever the source says
     /// meanwhile.
     pub(super) async fn last_calls(&mut self) -> Result<(), SourceError> {
-        let (held, mut over) = (self.held(), Vec::new());
+        let (in_flight, mut ended_calls) = (self.in_flight(), Vec::new());
         let kept = {
             let last = async {
                 while let Some(ended) = self.calls.next().await {
-                    over.push(ended);
+                    ended_calls.push(ended);
                 }
             };
             let mut last = std::pin::pin!(tokio::time::timeout(self.options.drain_timeout, last));
-            let kept = keeping(&mut self.source, &mut self.keep_at, &held, last.as_mut()).await;
+            let kept = while_renewing(&mut self.source, &mut self.renew_at, &in_flight, last.as_mut()).await;
             if kept.is_err() {
-                // It is not kept any more. What is under way is still the handler's, and may be committed by now.
+                // Leases are not renewed any more. The calls still run, and may have committed by now.
                 let _ = last.await;
             }
             kept.map(drop)
         };
-        self.bury_until = Some(Instant::now() + self.options.drain_timeout);
-        self.take_in_ended(over).await;
+        self.dead_letter_deadline = Some(Instant::now() + self.options.drain_timeout);
+        self.take_in_ended(ended_calls).await;
         kept
     }
 
-    /// These did not end, and are broken off. Their messages are given back.
+    /// Aborts the calls that did not finish. Their messages are returned to the source.
     pub(super) async fn drop_calls(&mut self) {
         if self.calls.is_empty() {
             return;
         }
-        let over = std::mem::take(&mut self.calls).break_off().await;
-        if over.is_empty() {
+        let ended_calls = std::mem::take(&mut self.calls).abort_all_and_wait().await;
+        if ended_calls.is_empty() {
             self.observe(|metrics| metrics.round_ends(std::iter::empty()));
         }
-        self.take_in_ended(over).await;
+        self.take_in_ended(ended_calls).await;
     }
 
-    /// These and what else has ended by now. Whether that is anything.
-    pub(super) async fn take_in_ended(&mut self, mut over: Vec<Over>) -> bool {
+    /// Records these calls and any others that have ended. Returns whether there were any.
+    pub(super) async fn take_in_ended(&mut self, mut ended_calls: Vec<EndedCall>) -> bool {
         while let Some(ended) = self.calls.ended() {
-            over.push(ended);
+            ended_calls.push(ended);
         }
-        if over.is_empty() {
+        if ended_calls.is_empty() {
             return false;
         }
         self.observe(|metrics| {
-            metrics.round_ends(over.iter().flat_map(|over| &over.told).map(|(_, tried)| tried));
+            metrics.round_ends(ended_calls.iter().flat_map(|call| &call.results).map(|(_, tried)| tried));
             if !self.calls.is_empty() {
                 metrics.round_begins();
             }
         });
-        let (mut tried, mut told) = (Vec::new(), Vec::new());
-        for mut over in over {
-            tried.append(&mut over.tried.held);
-            told.append(&mut over.told);
+        let (mut tried, mut results) = (Vec::new(), Vec::new());
+        for mut call in ended_calls {
+            tried.append(&mut call.tried.messages);
+            results.append(&mut call.results);
         }
         crash::point(crash::BEFORE_ACK);
-        self.fold(told, &tried).await;
+        self.fold(results, &tried).await;
         true
     }
 }

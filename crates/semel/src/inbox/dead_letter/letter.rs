@@ -1,4 +1,4 @@
-//! A letter, as it is written and read.
+//! A dead letter as it is written and read.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -12,63 +12,63 @@ use crate::sink::headers;
 use crate::source::{Delivery, Receipt};
 use crate::tx::driver::{DriverError, DriverErrorKind, Row, Value};
 
-/// Longest error that is kept with a letter, in bytes; the rest is cut off.
+/// Longest error stored with a dead letter, in bytes. A longer one is truncated.
 pub const ERROR_BYTES_MAX: usize = 4_096;
 
-/// Stands for a character that PostgreSQL does not take in text.
+/// Replaces NUL, which PostgreSQL does not accept in text.
 const NUL: &str = "\u{2400}";
 
-/// A message that could not be handled, and why.
+/// A stored dead letter: a message that could not be handled, and why.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct StoredDeadLetter {
-    /// Its number, by which people name it. No other letter gets it.
+    /// Its number, for `semel inbox` commands. Never reused.
     pub number: i64,
-    /// Whose it is.
+    /// The consumer that gave up on it.
     pub consumer: String,
-    /// Where the message comes from, as its identity has it.
+    /// The source in the message's identity.
     pub source: String,
-    /// What the message is called there. `None`: nobody could tell.
+    /// The message's id. `None`: it has no identity.
     pub id: Option<String>,
     /// The topic, queue or stream.
     pub topic: String,
-    /// Where the broker counts.
+    /// The broker's lineage: where its positions are counted.
     pub lineage: Option<String>,
-    /// The place in the broker's own words.
+    /// The message's position, in the broker's notation.
     pub place: String,
     /// Messages of one key keep their order.
     pub key: Option<String>,
-    /// Headers, in their order.
+    /// Headers, in order.
     pub headers: Vec<(String, String)>,
-    /// What it says. Empty in a listing, and where it was dropped.
+    /// The payload. Empty in a listing, and after a drop.
     pub payload: Bytes,
-    /// How much it says.
+    /// Size of the payload.
     pub payload_bytes: u64,
-    /// What the payload is, where the producer said so.
+    /// Content type of the payload, if the producer set it.
     pub content_type: Option<String>,
-    /// What went wrong the last time.
+    /// The error of the last attempt.
     pub error: String,
-    /// How often it was tried altogether.
+    /// Number of attempts in all.
     pub attempts: u64,
-    /// When it failed first.
+    /// When it first failed.
     pub first_failed_at: SystemTime,
-    /// When it was given up last.
+    /// When it last became a dead letter.
     pub dead_at: SystemTime,
-    /// What is to become of it.
+    /// Its state.
     pub state: DeadLetterState,
     /// When it was dropped, and why.
     pub dropped: Option<(SystemTime, String)>,
 }
 
-/// What is to become of a letter.
+/// The state of a dead letter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum DeadLetterState {
-    /// A person decides.
+    /// Waits for an operator to decide.
     Dead,
-    /// A consumer handles it at its next look.
+    /// Will be redelivered when its consumer next looks.
     Retry,
-    /// It is given up.
+    /// Dropped for good.
     Dropped,
 }
 
@@ -83,7 +83,7 @@ impl DeadLetterState {
     }
 }
 
-/// Which letters are listed, by their numbers.
+/// Which dead letters to list. They are listed by number.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[must_use]
 pub struct DeadLetterFilter {
@@ -94,7 +94,7 @@ pub struct DeadLetterFilter {
 }
 
 impl DeadLetterFilter {
-    /// All that were not dropped.
+    /// All except dropped ones.
     pub fn new() -> Self {
         Self::default()
     }
@@ -105,7 +105,7 @@ impl DeadLetterFilter {
         self
     }
 
-    /// Only those from there.
+    /// Only those from this source.
     pub fn source(mut self, name: &str) -> Self {
         self.source = Some(name.to_owned());
         self
@@ -117,36 +117,37 @@ impl DeadLetterFilter {
         self
     }
 
-    /// Those that were dropped, and no others.
+    /// Only dropped ones.
     pub fn dropped(mut self) -> Self {
         self.dropped = true;
         self
     }
 }
 
-/// How many letters a consumer has from a source.
+/// How many dead letters a consumer has from a source.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Counted {
-    /// Whose they are.
+    /// The consumer.
     pub consumer: String,
-    /// Where they come from.
+    /// The source.
     pub source: String,
-    /// Letters about which a person decides.
+    /// Dead letters that wait for an operator.
     pub dead: u64,
-    /// Letters that are to be handled again.
+    /// Dead letters that will be redelivered.
     pub retry: u64,
-    /// When the oldest of them was given up.
+    /// When the oldest of them became a dead letter.
     pub oldest: SystemTime,
 }
 
-/// What names a letter: the mark of its message. Of a message without an id, its place: two that say the same are two.
-fn name(consumer: &str, buried: &DeadLetter<'_>) -> Mark {
-    if let Some(identity) = buried.identity {
+/// The id of a dead letter: the mark of its message. Without an identity, a digest of its position and payload, so that
+/// two messages with the same payload are two dead letters.
+fn name(consumer: &str, dead_letter: &DeadLetter<'_>) -> Mark {
+    if let Some(identity) = dead_letter.identity {
         return identity.mark(consumer);
     }
     let mut hash = Sha256::new();
-    let delivery = buried.delivery;
+    let delivery = dead_letter.delivery;
     let lineage = delivery.lineage.as_deref().unwrap_or_default();
     for part in ["nameless", consumer, &delivery.from, lineage, &delivery.place] {
         hash.update((part.len() as u64).to_be_bytes());
@@ -159,30 +160,30 @@ fn name(consumer: &str, buried: &DeadLetter<'_>) -> Mark {
     name
 }
 
-/// Its name where another message has the same id.
-pub(super) fn name_apart(consumer: &str, buried: &DeadLetter<'_>) -> Value {
+/// The id to use if another message with a different payload has the same identity.
+pub(super) fn distinct_name(consumer: &str, dead_letter: &DeadLetter<'_>) -> Value {
     let mut hash = Sha256::new();
     hash.update(b"another");
-    hash.update(name(consumer, buried));
-    hash.update(&buried.delivery.payload);
+    hash.update(name(consumer, dead_letter));
+    hash.update(&dead_letter.delivery.payload);
     let length = Mark::default().len();
     hash.finalize()[..length].into()
 }
 
-/// The parameters of a letter that is written.
-pub(super) fn values(consumer: &str, buried: &DeadLetter<'_>) -> Vec<Value> {
-    let delivery = buried.delivery;
-    let source = buried.identity.map_or(delivery.from.as_str(), Identity::source);
-    let identity = buried.identity.map(|identity| Bytes::from(identity.to_bytes()));
+/// The parameters of the insert.
+pub(super) fn values(consumer: &str, dead_letter: &DeadLetter<'_>) -> Vec<Value> {
+    let delivery = dead_letter.delivery;
+    let source = dead_letter.identity.map_or(delivery.from.as_str(), Identity::source);
+    let identity = dead_letter.identity.map(|identity| Bytes::from(identity.to_bytes()));
     let content_type = delivery.header(headers::CONTENT_TYPE).map(text);
     let pairs = serde_json::json!(delivery.headers).to_string();
-    let failed_ago = buried.failing_for.as_millis();
+    let failed_ago = dead_letter.failing_for.as_millis();
     vec![
-        name(consumer, buried)[..].into(),
+        name(consumer, dead_letter)[..].into(),
         consumer.into(),
         text(source).into(),
         identity.into(),
-        buried.id.as_deref().map(text).into(),
+        dead_letter.id.as_deref().map(text).into(),
         text(&delivery.from).into(),
         delivery.lineage.as_deref().map(text).into(),
         text(&delivery.place).into(),
@@ -190,8 +191,8 @@ pub(super) fn values(consumer: &str, buried: &DeadLetter<'_>) -> Vec<Value> {
         pairs.into(),
         delivery.payload.clone().into(),
         content_type.into(),
-        error(buried.error).into(),
-        i64::from(buried.tries).into(),
+        error(dead_letter.error).into(),
+        i64::from(dead_letter.tries).into(),
         i64::try_from(failed_ago).unwrap_or(i64::MAX / 2).into(),
     ]
 }
@@ -200,9 +201,9 @@ fn text(text: &str) -> String {
     text.replace('\0', NUL)
 }
 
-/// As much of it as is kept.
-pub(super) fn error(told: &str) -> String {
-    let mut kept = text(told);
+/// The error as it is stored: truncated to [`ERROR_BYTES_MAX`].
+pub(super) fn error(message: &str) -> String {
+    let mut kept = text(message);
     if kept.len() > ERROR_BYTES_MAX {
         let end = (0..=ERROR_BYTES_MAX - "…".len()).rev().find(|end| kept.is_char_boundary(*end));
         kept.truncate(end.unwrap_or(0));
@@ -211,8 +212,8 @@ pub(super) fn error(told: &str) -> String {
     kept
 }
 
-/// A letter from the columns that [`sql`](super::sql) reads.
-pub(super) fn letter(row: &Row) -> Result<StoredDeadLetter, DriverError> {
+/// A dead letter from the columns that [`sql`](super::sql) reads.
+pub(super) fn dead_letter(row: &Row) -> Result<StoredDeadLetter, DriverError> {
     let texts = |column| row.text_or_null(column).map(|text| text.map(str::to_owned));
     let (retry_at, dropped_at) = (row.int_or_null(17)?, row.int_or_null(18)?);
     let state = match (dropped_at, retry_at) {
@@ -243,11 +244,11 @@ pub(super) fn letter(row: &Row) -> Result<StoredDeadLetter, DriverError> {
     })
 }
 
-/// A letter that is to be handled again, from the same columns.
+/// A dead letter to redeliver, from the same columns.
 pub(super) fn due(row: &Row) -> Result<Due, DriverError> {
     let identity = row.bytes_or_null(3)?.map(|bytes| Identity::from_bytes(&bytes)).transpose();
     let identity = identity.map_err(|error| DriverError::of(DriverErrorKind::Unreadable, error))?;
-    let StoredDeadLetter { number, topic, lineage, place, key, headers, payload, .. } = letter(row)?;
+    let StoredDeadLetter { number, topic, lineage, place, key, headers, payload, .. } = dead_letter(row)?;
     let mut delivery = Delivery::new(Receipt(0), &topic, place, payload);
     delivery.lineage = lineage;
     delivery.key = key;
@@ -277,7 +278,7 @@ fn moment(ms: i64) -> SystemTime {
 mod tests {
     use super::*;
 
-    fn buried<'m>(delivery: &'m Delivery, identity: Option<&'m Identity>, error: &'m str) -> DeadLetter<'m> {
+    fn dead<'m>(delivery: &'m Delivery, identity: Option<&'m Identity>, error: &'m str) -> DeadLetter<'m> {
         let id = identity.map(Identity::id);
         DeadLetter { delivery, identity, id, error, tries: 1, failing_for: Duration::ZERO }
     }
@@ -287,10 +288,10 @@ mod tests {
         let at = |place: &str| Delivery::new(Receipt(1), "payments", place.to_owned(), "same");
         let (one, other) = (at("0:1"), at("0:2"));
         let identity = Identity::new("payments", "e-1").unwrap();
-        let named = |delivery| name("mail", &buried(delivery, Some(&identity), ""));
-        assert_eq!(named(&one), named(&other), "wherever it comes from it is one message");
+        let named = |delivery| name("mail", &dead(delivery, Some(&identity), ""));
+        assert_eq!(named(&one), named(&other), "one message, whatever its position");
         assert_eq!(named(&one), identity.mark("mail"));
-        let unidentified = |consumer: &str, delivery| name(consumer, &buried(delivery, None, ""));
+        let unidentified = |consumer: &str, delivery| name(consumer, &dead(delivery, None, ""));
         assert_eq!(unidentified("mail", &one), unidentified("mail", &one));
         assert_ne!(unidentified("mail", &one), unidentified("mail", &other));
         assert_ne!(unidentified("mail", &one), unidentified("audit", &one));

@@ -1,4 +1,4 @@
-//! Transactions of our own in the database that a URL names.
+//! Connections for the dead letter store's own transactions.
 
 use std::future::Future;
 
@@ -13,7 +13,7 @@ mod postgres;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 
-pub(super) enum Link {
+pub(super) enum Connection {
     #[cfg(feature = "postgres")]
     Postgres(postgres::Postgres),
     #[cfg(feature = "mysql")]
@@ -22,7 +22,7 @@ pub(super) enum Link {
     Sqlite(sqlite::Sqlite),
 }
 
-impl Link {
+impl Connection {
     pub(super) fn new(dialect: Dialect, url: &str) -> Result<Self, StoreError> {
         match dialect {
             #[cfg(feature = "postgres")]
@@ -31,18 +31,18 @@ impl Link {
             Dialect::Mysql => Ok(Self::Mysql(mysql::Mysql::new(url)?)),
             #[cfg(feature = "sqlite")]
             Dialect::Sqlite => Ok(Self::Sqlite(sqlite::Sqlite::new(url)?)),
-            // What is not built in was refused when the URL was read.
+            // Unreachable: a URL of a database that is not built in was refused before.
             #[allow(unreachable_patterns)]
             _ => Err(StoreError::new(
                 ErrorKind::Misconfigured,
                 Fate::NotApplied,
-                "this build has no inbox for such a database",
+                "this build has no inbox for this kind of database; build it with the matching feature",
             )),
         }
     }
 
-    /// Where that is, for people.
-    pub(super) fn place(&self) -> String {
+    /// Where the tables are, for messages.
+    pub(super) fn location(&self) -> String {
         match self {
             #[cfg(feature = "postgres")]
             Self::Postgres(_) => "the search_path of this database".to_owned(),
@@ -53,7 +53,7 @@ impl Link {
         }
     }
 
-    /// Plays a script in a transaction, and commits it unless the script fails. Cancelled, nothing is known of it.
+    /// Runs a script in a transaction, and commits unless the script fails. If cancelled, the outcome is unknown.
     pub(super) async fn play<T, F>(
         &self,
         script: impl FnOnce(Port) -> F + Send + 'static,
@@ -73,12 +73,12 @@ impl Link {
     }
 }
 
-/// What a statement ran into. Nothing was committed.
+/// Maps the error of a statement. Nothing was committed.
 fn explain(error: DriverError) -> StoreError {
     let kind = match error.kind() {
         DriverErrorKind::NoTables => {
-            let message = "the inbox's tables, or some of them, are not in this database; make them with `semel migrate \
-                           --inbox URL`";
+            let message = "the inbox's tables are missing from this database, or some of them; create them with \
+                           `semel migrate --inbox URL`";
             return StoreError::new(ErrorKind::Misconfigured, Fate::NotApplied, message).with_source(error);
         }
         DriverErrorKind::Unreadable => ErrorKind::Corrupt,

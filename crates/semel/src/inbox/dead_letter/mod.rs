@@ -1,13 +1,13 @@
-//! Dead letters: messages that could not be handled, in a table beside the marks.
+//! Dead letters (the dead letter queue): messages that could not be handled, in a table beside the marks.
 //!
 //! ```text
-//!  handler fails ─▶ letter (durable) ─▶ the broker may forget it
-//!  `semel inbox retry` ─▶ a consumer handles it as any message: marks and effects, one commit ─▶ the letter goes
-//!  `semel inbox drop` ─▶ what it said is deleted; that it was there, and why it was dropped, stays for a while
+//!  handler fails ─▶ dead letter (durable) ─▶ ack at the broker
+//!  `semel inbox retry` ─▶ redelivered like any message: marks and effects, one commit ─▶ dead letter deleted
+//!  `semel inbox drop` ─▶ payload and headers deleted; the row and the reason stay for a while
 //! ```
 //!
-//! A letter is named by the mark that its message would have, so that a message that dies twice is one letter, and a
-//! letter that is handled twice, because whoever did was killed before the letter was gone, has one effect.
+//! A dead letter has the mark of its message as its id. So a message that fails for good twice is one dead letter, and
+//! one that is redelivered twice, because a consumer crashed before deleting it, has one effect.
 
 mod letter;
 mod link;

@@ -1,4 +1,4 @@
-//! What is done with the letters, over any driver.
+//! The operations on dead letters, over any driver.
 
 use std::time::Duration;
 
@@ -9,9 +9,9 @@ use crate::inbox::prune;
 use crate::tx::driver::{DriverError, DriverErrorKind, Value};
 use crate::tx::script::Port;
 
-/// Most bytes of payload that are taken to be handled again at once, unless the first letter alone has more.
+/// Most payload bytes leased for redelivery at once, unless the first dead letter alone has more.
 const DUE_BYTES_MAX: u64 = 8 * 1024 * 1024;
-/// Dropped letters that are forgotten at once.
+/// Most dropped dead letters deleted at once.
 const DROPPED_MAX: i64 = 1_000;
 
 pub(super) async fn version(port: Port) -> Result<i64, DriverError> {
@@ -21,38 +21,42 @@ pub(super) async fn version(port: Port) -> Result<i64, DriverError> {
         .int(0)
 }
 
-/// `apart` is its name if another message has the first one: neither takes the other's place. Who has the name is asked
-/// after the letter is written, because before that two could hear that nobody has it.
-pub(super) async fn dead_letter(port: Port, mut values: Vec<Value>, apart: Value) -> Result<(), DriverError> {
-    port.run(&sql::BURY, values.clone()).await?;
+/// Inserts a dead letter. `other_name` is its id if another message already has the first one, so that neither
+/// overwrites the other. The check comes after the insert: before it, two transactions could both find the id free.
+pub(super) async fn dead_letter(
+    port: Port,
+    mut values: Vec<Value>,
+    other_name: Value,
+) -> Result<(), DriverError> {
+    port.run(&sql::INSERT, values.clone()).await?;
     let [name, .., payload, _, _, _, _] = &mut values[..] else {
         return Err(DriverError::of(
             DriverErrorKind::Other,
-            "a letter has fewer columns than it is written with",
+            "a dead letter has fewer columns than its insert needs",
         ));
     };
     if !port.run(&sql::OTHER, vec![name.clone(), payload.clone()]).await?.rows.is_empty() {
-        *name = apart;
-        port.run(&sql::BURY, values).await?;
+        *name = other_name;
+        port.run(&sql::INSERT, values).await?;
     }
     Ok(())
 }
 
 pub(super) async fn find(port: Port, number: i64) -> Result<Option<StoredDeadLetter>, DriverError> {
     let rows = port.run(&sql::FIND, vec![number.into()]).await?;
-    rows.first().map(letter::letter).transpose()
+    rows.first().map(letter::dead_letter).transpose()
 }
 
 pub(super) async fn list(
     port: Port,
-    listing: DeadLetterFilter,
+    filter: DeadLetterFilter,
     most: usize,
 ) -> Result<Vec<StoredDeadLetter>, DriverError> {
-    let DeadLetterFilter { consumer, source, after, dropped } = listing;
+    let DeadLetterFilter { consumer, source, after, dropped } = filter;
     let values =
         vec![consumer.into(), source.into(), after.into(), i64::from(dropped).into(), bound(most).into()];
     let rows = port.run(&sql::LIST, values).await?;
-    rows.rows.iter().map(letter::letter).collect()
+    rows.rows.iter().map(letter::dead_letter).collect()
 }
 
 pub(super) async fn count(port: Port, most: usize) -> Result<Vec<Counted>, DriverError> {
@@ -60,10 +64,10 @@ pub(super) async fn count(port: Port, most: usize) -> Result<Vec<Counted>, Drive
     rows.rows.iter().map(letter::counted).collect()
 }
 
-/// Marks all of these to be handled again, or none: `Err` has one that is not there.
+/// Schedules all of these for redelivery, or none: `Err` has the number of one that does not exist.
 pub(super) async fn retry(port: Port, numbers: Vec<i64>) -> Result<Result<(), i64>, DriverError> {
     for number in &numbers {
-        if port.run(&sql::THERE, vec![(*number).into()]).await?.rows.is_empty() {
+        if port.run(&sql::EXISTS, vec![(*number).into()]).await?.rows.is_empty() {
             return Ok(Err(*number));
         }
     }
@@ -73,40 +77,42 @@ pub(super) async fn retry(port: Port, numbers: Vec<i64>) -> Result<Result<(), i6
     Ok(Ok(()))
 }
 
-pub(super) async fn retry_all(port: Port, listing: DeadLetterFilter) -> Result<u64, DriverError> {
-    let DeadLetterFilter { consumer, source, .. } = listing;
+pub(super) async fn retry_all(port: Port, filter: DeadLetterFilter) -> Result<u64, DriverError> {
+    let DeadLetterFilter { consumer, source, .. } = filter;
     Ok(port.run(&sql::RETRY_ALL, vec![consumer.into(), source.into()]).await?.changed)
 }
 
-/// Gives all of these up, or none: `Err` has one that is not there.
+/// Drops all of these, or none: `Err` has the number of one that does not exist.
 pub(super) async fn give_up(
     port: Port,
     numbers: Vec<i64>,
     why: String,
 ) -> Result<Result<Vec<StoredDeadLetter>, i64>, DriverError> {
-    let mut letters = Vec::with_capacity(numbers.len());
+    let mut dead_letters = Vec::with_capacity(numbers.len());
     for number in numbers {
         let found = find(port.clone(), number).await?;
-        let Some(letter) = found.filter(|letter| letter.dropped.is_none()) else { return Ok(Err(number)) };
-        letters.push(letter);
+        let Some(dead_letter) = found.filter(|dead_letter| dead_letter.dropped.is_none()) else {
+            return Ok(Err(number));
+        };
+        dead_letters.push(dead_letter);
     }
-    for letter in &letters {
-        let dropped = port.run(&sql::DROP, vec![letter.number.into(), why.clone().into()]).await?;
+    for dead_letter in &dead_letters {
+        let dropped = port.run(&sql::DROP, vec![dead_letter.number.into(), why.clone().into()]).await?;
         if dropped.changed == 0 {
-            // An error takes back those before it.
-            let number = letter.number;
+            // The error rolls back the earlier drops.
+            let number = dead_letter.number;
             return Err(DriverError::of(
                 DriverErrorKind::Other,
                 format!(
-                    "the letter {number} is being handled again just now; nothing was dropped, try again later"
+                    "dead letter {number} is being redelivered right now; nothing was dropped, try again later"
                 ),
             ));
         }
     }
-    Ok(Ok(letters))
+    Ok(Ok(dead_letters))
 }
 
-/// Takes letters that are to be handled again, for a while.
+/// Leases dead letters that are due for redelivery.
 pub(super) async fn due(
     port: Port,
     consumer: String,
@@ -114,20 +120,20 @@ pub(super) async fn due(
     lease: Duration,
 ) -> Result<Vec<Due>, DriverError> {
     let waiting = port.run(&sql::DUE, vec![consumer.into(), bound(most).into()]).await?;
-    let (mut letters, mut bytes) = (Vec::new(), 0);
+    let (mut dead_letters, mut bytes) = (Vec::new(), 0);
     for row in &waiting.rows {
         let (number, length) = (row.int(0)?, row.int(1)?.unsigned_abs());
         bytes += length;
-        if bytes > DUE_BYTES_MAX && !letters.is_empty() {
+        if bytes > DUE_BYTES_MAX && !dead_letters.is_empty() {
             break;
         }
         if port.run(&sql::TAKE, vec![number.into(), millis(lease).into()]).await?.changed == 0 {
             continue;
         }
         let found = port.run(&sql::FIND, vec![number.into()]).await?;
-        letters.extend(found.first().map(letter::due).transpose()?);
+        dead_letters.extend(found.first().map(letter::due).transpose()?);
     }
-    Ok(letters)
+    Ok(dead_letters)
 }
 
 pub(super) async fn handled(port: Port, number: i64) -> Result<(), DriverError> {
@@ -139,13 +145,13 @@ pub(super) async fn failed(port: Port, number: i64, error: String, tries: u32) -
     port.run(&sql::FAILED, vec![number.into(), error.into(), i64::from(tries).into()]).await.map(drop)
 }
 
-/// Forgets a bite of the marks that are older than this, and of what was dropped longer ago.
+/// Deletes one bounded batch of marks older than the window, and of dead letters dropped before it.
 pub(super) async fn prune(port: Port, consumer: String, window: Duration) -> Result<u64, DriverError> {
     let marks = prune::chunk(port.clone(), consumer.clone(), window).await?;
     Ok(marks + forget_dropped(port, consumer, window).await?)
 }
 
-/// Forgets a bite of what was dropped longer ago than this.
+/// Deletes one bounded batch of dead letters dropped longer ago than the window.
 pub(super) async fn forget_dropped(
     port: Port,
     consumer: String,

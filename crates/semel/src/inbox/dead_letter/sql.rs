@@ -1,9 +1,9 @@
-//! The statements.
+//! The SQL statements for dead letters.
 
 use crate::tx::driver::Sql;
 
-/// What is read of a letter: how text is read, what the column of keys is called, the payload or nothing, and its length. In
-/// MySQL text that is compared byte by byte comes as bytes unless it is converted.
+/// The columns read of a dead letter. Parameters: how to read text, the name of the key column, the payload or nothing,
+/// and its length. MySQL returns text with a binary collation as bytes unless it is converted.
 macro_rules! columns {
     ($open:literal, $close:literal, $key:literal, $payload:literal, $length:literal) => {
         concat!(
@@ -49,7 +49,7 @@ macro_rules! now {
     };
 }
 
-/// In MySQL, where an update on a duplicate has no condition: sets columns if the letter is of the same message or dropped.
+/// MySQL's ON DUPLICATE KEY UPDATE has no condition: sets columns only if the row is of the same message or dropped.
 macro_rules! same {
     ($($column:literal => $value:literal),+ $(,)?) => {
         concat!($(
@@ -58,9 +58,9 @@ macro_rules! same {
     };
 }
 
-/// A message that is dead already is the same letter: with what went wrong now, and tried more often. One that was dropped
-/// says again what it says, or what another message of its id does. The letter of another message is left as it is.
-pub(super) const BURY: Sql = Sql {
+/// Upsert. A message that already has a dead letter updates it: new error, more attempts. A dropped one is restored,
+/// with the content of this message. The dead letter of another message is not changed.
+pub(super) const INSERT: Sql = Sql {
     postgres: concat!(
         "INSERT INTO semel_inbox_dead AS d (id, consumer, source, identity, message_id, topic, lineage, place, key, \
          headers, payload, content_type, error, attempts, first_failed_at, dead_at) \
@@ -81,7 +81,7 @@ pub(super) const BURY: Sql = Sql {
         now!(mysql),
         " - ?15, ",
         now!(mysql),
-        // From left to right, and each sees what those before it have set: what is asked for comes last.
+        // MySQL assigns from left to right, and each assignment sees the earlier ones: the columns tested come last.
         ") ON DUPLICATE KEY UPDATE ",
         same!(
             "topic" => "VALUES(topic)",
@@ -114,8 +114,8 @@ pub(super) const BURY: Sql = Sql {
     ),
 };
 
-/// Whether another message has that name: the same id, and something else to say. Asked with the row locked, so that the
-/// answer is not from before it was written.
+/// Whether another message has that id: same id, different payload. Locks the row, so that the answer is not from an
+/// old snapshot.
 pub(super) const OTHER: Sql = Sql {
     postgres: "SELECT n FROM semel_inbox_dead WHERE id = $1 AND payload <> $2 AND dropped_at IS NULL FOR UPDATE",
     mysql: "SELECT n FROM semel_inbox_dead WHERE id = ?1 AND payload <> ?2 AND dropped_at IS NULL FOR UPDATE",
@@ -128,7 +128,7 @@ pub(super) const FIND: Sql = Sql {
     sqlite: concat!(columns!(sqlite "payload"), "WHERE n = ?1"),
 };
 
-pub(super) const THERE: Sql = Sql {
+pub(super) const EXISTS: Sql = Sql {
     postgres: "SELECT n FROM semel_inbox_dead WHERE n = $1 AND dropped_at IS NULL",
     mysql: "SELECT n FROM semel_inbox_dead WHERE n = ?1 AND dropped_at IS NULL",
     sqlite: "SELECT n FROM semel_inbox_dead WHERE n = ?1 AND dropped_at IS NULL",
@@ -164,7 +164,7 @@ pub(super) const COUNT: Sql = Sql {
              ORDER BY consumer, source LIMIT ?1",
 };
 
-/// One that is being handled is left to whoever does.
+/// Schedules a redelivery. One that is already leased keeps its lease.
 pub(super) const RETRY: Sql = Sql {
     postgres: concat!(
         "UPDATE semel_inbox_dead SET retry_at = coalesce(retry_at, ",
@@ -204,7 +204,7 @@ pub(super) const RETRY_ALL: Sql = Sql {
     ),
 };
 
-/// Not one that is being handled: it may be too late.
+/// Drops, but not a leased one: it may already have been handled.
 pub(super) const DROP: Sql = Sql {
     postgres: concat!(
         "UPDATE semel_inbox_dead SET dropped_at = ",
@@ -232,8 +232,8 @@ pub(super) const DROP: Sql = Sql {
     ),
 };
 
-/// What is to be handled again now, and how much it says: of each key the first letter only, so that none overtakes another, whoever
-/// handles them.
+/// Dead letters due for redelivery, with their sizes: only the first of each key, so that none overtakes another,
+/// whichever consumer handles them.
 pub(super) const DUE: Sql = Sql {
     postgres: concat!(
         "SELECT d.n, octet_length(d.payload)::bigint FROM semel_inbox_dead d \
@@ -257,7 +257,7 @@ pub(super) const DUE: Sql = Sql {
     ),
 };
 
-/// Takes one of them for a while. Not if somebody else has.
+/// Leases one, unless another consumer has.
 pub(super) const TAKE: Sql = Sql {
     postgres: concat!(
         "UPDATE semel_inbox_dead SET retry_at = ",
@@ -279,15 +279,15 @@ pub(super) const TAKE: Sql = Sql {
     ),
 };
 
-/// It was handled. Where somebody gave it up meanwhile, that stays to be read; and so does what was written in its place by
-/// then, of which nobody knows whether it was handled.
+/// Deletes one that was handled. If an operator dropped it meanwhile, it stays. So does one that was written again
+/// meanwhile: it is not known whether that message was handled.
 pub(super) const HANDLED: Sql = Sql {
     postgres: "DELETE FROM semel_inbox_dead WHERE n = $1 AND dropped_at IS NULL AND retry_at IS NOT NULL",
     mysql: "DELETE FROM semel_inbox_dead WHERE n = ?1 AND dropped_at IS NULL AND retry_at IS NOT NULL",
     sqlite: "DELETE FROM semel_inbox_dead WHERE n = ?1 AND dropped_at IS NULL AND retry_at IS NOT NULL",
 };
 
-/// It was not.
+/// It failed again.
 pub(super) const FAILED: Sql = Sql {
     postgres: concat!(
         "UPDATE semel_inbox_dead SET retry_at = NULL, error = $2, attempts = attempts + $3, dead_at = ",

@@ -1,12 +1,12 @@
-//! The inbox's tables in the database that a URL names: where letters are kept, and where people look at them.
+//! The dead letter store: where dead letters are written, and where an operator inspects, retries and drops them.
 
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::letter::{Counted, DeadLetterFilter, StoredDeadLetter, name_apart, values};
-use super::link::Link;
+use super::letter::{Counted, DeadLetterFilter, StoredDeadLetter, distinct_name, values};
+use super::link::Connection;
 use super::script;
 use crate::inbox::consumer::{DeadLetter, DeadLetters, DedupPruner, Due, HandlerError};
 use crate::inbox::{TABLES, VERSION};
@@ -14,15 +14,15 @@ use crate::store::{ErrorKind, Fate, StoreError};
 use crate::tx::driver::DriverError;
 use crate::tx::script::Port;
 
-/// Most letters of one listing.
+/// Most dead letters in one listing.
 pub const LISTED_LETTERS_MAX: usize = 1_000;
 
-/// How long the database may take for one question.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Timeout of one transaction.
+const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The inbox's tables in the database that a URL names. Cheap to clone; all clones share one connection.
+/// Dead letters in the inbox's tables of a SQL database. Cheap to clone; clones share one connection.
 ///
-/// The place for a consumer's dead letters, beside the marks of its inbox, which are forgotten when they are old:
+/// It stores a consumer's dead letters beside the marks of its inbox, and prunes old marks:
 ///
 /// ```no_run
 /// # async fn run<H: semel::inbox::consumer::Handler>(handler: H) -> Result<(), Box<dyn std::error::Error>> {
@@ -38,73 +38,77 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// ```
 #[derive(Clone)]
 pub struct DeadLetterStore {
-    link: Arc<Link>,
+    connection: Arc<Connection>,
 }
 
 impl fmt::Debug for DeadLetterStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("InboxTables").field("place", &self.link.place()).finish_non_exhaustive()
+        f.debug_struct("DeadLetterStore")
+            .field("location", &self.connection.location())
+            .finish_non_exhaustive()
     }
 }
 
 impl DeadLetterStore {
-    /// The tables in that database: `postgres://…`, `mysql://…` or `sqlite:PATH`.
+    /// Opens the tables in a database: `postgres://…`, `mysql://…` or `sqlite:PATH`.
     ///
     /// # Errors
-    /// When the database cannot be reached, or its tables are not there or of another version: `semel migrate --inbox`, or
-    /// [`migrate`](crate::inbox::migrate), makes them.
+    /// If the database cannot be reached, or its tables are missing or of another version. `semel migrate --inbox`, or
+    /// [`migrate`](crate::inbox::migrate), creates or upgrades them.
     pub async fn open(url: &str) -> Result<Self, StoreError> {
-        let tables = Self { link: Arc::new(Link::new(TABLES.dialect(url)?, url)?) };
+        let tables = Self { connection: Arc::new(Connection::new(TABLES.dialect(url)?, url)?) };
         let version = tables.play(script::version).await?;
         if version == i64::from(VERSION) {
             return Ok(tables);
         }
         let what = match version > i64::from(VERSION) {
             true => "upgrade semel",
-            false => "bring it up with `semel migrate --inbox URL`",
+            false => "migrate it with `semel migrate --inbox URL`",
         };
         let message = format!(
-            "the inbox in {} has version {version}, and this build works with version {VERSION}; {what}",
-            tables.link.place()
+            "the inbox in {} has version {version}, but this build needs version {VERSION}; {what}",
+            tables.connection.location()
         );
         Err(StoreError::new(ErrorKind::Misconfigured, Fate::NotApplied, message))
     }
 
-    /// Letters by their numbers, the lowest first, without what they say: at most so many, and [`LISTED_LETTERS_MAX`].
+    /// Lists dead letters by number, lowest first, without payloads. At most `most`, and at most
+    /// [`LISTED_LETTERS_MAX`].
     pub async fn list(
         &self,
-        listing: &DeadLetterFilter,
+        filter: &DeadLetterFilter,
         most: usize,
     ) -> Result<Vec<StoredDeadLetter>, StoreError> {
-        let (listing, most) = (listing.clone(), most.min(LISTED_LETTERS_MAX));
-        self.play(move |port| script::list(port, listing, most)).await
+        let (filter, most) = (filter.clone(), most.min(LISTED_LETTERS_MAX));
+        self.play(move |port| script::list(port, filter, most)).await
     }
 
-    /// How many letters each consumer has from each source, dropped ones not counted.
+    /// Counts dead letters by consumer and source, without dropped ones.
     pub async fn count(&self) -> Result<Vec<Counted>, StoreError> {
         self.play(|port| script::count(port, LISTED_LETTERS_MAX)).await
     }
 
-    /// One letter, with what it says.
+    /// One dead letter, with its payload.
     pub async fn find(&self, number: i64) -> Result<Option<StoredDeadLetter>, StoreError> {
         self.play(move |port| script::find(port, number)).await
     }
 
-    /// Has these handled again, at their consumers' next look: all of them or, where one is not there or was dropped, none.
-    /// `Err` has the number of that one.
+    /// Schedules these for redelivery when their consumers next look. If one does not exist or was dropped, none is:
+    /// `Err` has its number.
     pub async fn retry(&self, numbers: &[i64]) -> Result<Result<(), i64>, StoreError> {
         let numbers = numbers.to_vec();
         self.play(move |port| script::retry(port, numbers)).await
     }
 
-    /// Has all of a consumer's and a source's handled again, or with an empty listing all there are. Says how many.
-    pub async fn retry_all(&self, listing: &DeadLetterFilter) -> Result<u64, StoreError> {
-        let listing = listing.clone();
-        self.play(move |port| script::retry_all(port, listing)).await
+    /// Schedules all of a consumer and a source for redelivery, or with an empty filter all there are. Returns how
+    /// many.
+    pub async fn retry_all(&self, filter: &DeadLetterFilter) -> Result<u64, StoreError> {
+        let filter = filter.clone();
+        self.play(move |port| script::retry_all(port, filter)).await
     }
 
-    /// Gives these up for ever: what they say is deleted; that they were there, and why they were given up, is kept
-    /// until marks of that age are forgotten. All of them or, where one is not there, none: `Err` has its number.
+    /// Drops these for good: payload and headers are deleted; the row and the reason stay until marks of that age are
+    /// pruned. If one does not exist, none is dropped: `Err` has its number.
     pub async fn give_up(
         &self,
         numbers: &[i64],
@@ -114,44 +118,44 @@ impl DeadLetterStore {
         numbers.sort_unstable();
         numbers.dedup();
         let gone = self.play(move |port| script::give_up(port, numbers, why)).await?;
-        for letter in gone.iter().flatten() {
+        for dead_letter in gone.iter().flatten() {
             tracing::warn!(
-                letter = letter.number,
-                consumer = letter.consumer,
-                source = letter.source,
-                id = letter.id,
-                "a dead letter was dropped"
+                letter = dead_letter.number,
+                consumer = dead_letter.consumer,
+                source = dead_letter.source,
+                id = dead_letter.id,
+                "dropped a dead letter; its payload is deleted"
             );
         }
         Ok(gone)
     }
 
-    /// Forgets a bite of a consumer's marks that are older than this, and of its letters that were dropped longer ago, in a
-    /// transaction of its own. Zero: nothing is left to forget.
+    /// Deletes one bounded batch of a consumer's marks older than `window`, and of dead letters dropped before it, in
+    /// its own transaction. Zero: nothing is left to prune.
     pub async fn prune(&self, consumer: &str, window: Duration) -> Result<u64, StoreError> {
         let consumer = consumer.to_owned();
         self.play(move |port| script::prune(port, consumer, window)).await
     }
 
-    /// Forgets a bite of a consumer's letters that were dropped longer ago than this, and no marks. Zero: nothing is left to
-    /// forget.
+    /// Deletes one bounded batch of a consumer's dead letters dropped longer ago than `window`, and no marks. Zero:
+    /// nothing is left to prune.
     pub async fn forget_dropped(&self, consumer: &str, window: Duration) -> Result<u64, StoreError> {
         let consumer = consumer.to_owned();
         self.play(move |port| script::forget_dropped(port, consumer, window)).await
     }
 
-    /// Plays a script in a transaction of its own.
+    /// Runs a script in its own transaction.
     async fn play<T, F>(&self, script: impl FnOnce(Port) -> F + Send + 'static) -> Result<T, StoreError>
     where
         T: Send + 'static,
         F: Future<Output = Result<T, DriverError>> + Send,
     {
-        // Boxed: the drivers' futures are large, and stand in the consumer's own.
-        match tokio::time::timeout(PATIENCE, Box::pin(self.link.play(script))).await {
+        // Boxed: the drivers' futures are large, and would be part of the consumer's.
+        match tokio::time::timeout(TIMEOUT, Box::pin(self.connection.play(script))).await {
             Ok(played) => played,
             Err(_) => {
-                let place = self.link.place();
-                let message = format!("{place} did not answer within {PATIENCE:?}; look at its load");
+                let location = self.connection.location();
+                let message = format!("{location} did not answer within {TIMEOUT:?}; check its load");
                 Err(StoreError::new(ErrorKind::Unavailable, Fate::InDoubt, message))
             }
         }
@@ -160,8 +164,10 @@ impl DeadLetterStore {
 
 impl DeadLetters for DeadLetterStore {
     async fn dead_letter(&self, consumer: &str, message: &DeadLetter<'_>) -> Result<(), HandlerError> {
-        let (values, apart) = (values(consumer, message), name_apart(consumer, message));
-        self.play(move |port| script::dead_letter(port, values, apart)).await.map_err(HandlerError::transient)
+        let (values, other_name) = (values(consumer, message), distinct_name(consumer, message));
+        self.play(move |port| script::dead_letter(port, values, other_name))
+            .await
+            .map_err(HandlerError::transient)
     }
 
     async fn due(&self, consumer: &str, most: usize, lease: Duration) -> Result<Vec<Due>, HandlerError> {
@@ -169,13 +175,13 @@ impl DeadLetters for DeadLetterStore {
         self.play(move |port| script::due(port, consumer, most, lease)).await.map_err(HandlerError::transient)
     }
 
-    async fn handled(&self, letter: i64) -> Result<(), HandlerError> {
-        self.play(move |port| script::handled(port, letter)).await.map_err(HandlerError::transient)
+    async fn handled(&self, dead_letter: i64) -> Result<(), HandlerError> {
+        self.play(move |port| script::handled(port, dead_letter)).await.map_err(HandlerError::transient)
     }
 
-    async fn failed(&self, letter: i64, error: &str, tries: u32) -> Result<(), HandlerError> {
+    async fn failed(&self, dead_letter: i64, error: &str, tries: u32) -> Result<(), HandlerError> {
         let error = error.to_owned();
-        self.play(move |port| script::failed(port, letter, error, tries))
+        self.play(move |port| script::failed(port, dead_letter, error, tries))
             .await
             .map_err(HandlerError::transient)
     }

@@ -1,23 +1,23 @@
-//! Each message a POST to a service in whatever language, under a key that stays the same.
+//! Forwards each message to an HTTP service as a POST with an `Idempotency-Key` that stays the same across retries.
 //!
 //! | in the request | from the message |
 //! |---|---|
 //! | body | its payload |
-//! | `Idempotency-Key` | its [key](crate::inbox::Identity::key) for this consumer, quoted; the same however often it is sent |
-//! | `semel-id`, `semel-type` | which event it is, and what happened |
+//! | `Idempotency-Key` | its [key](crate::inbox::Identity::key) for this consumer, quoted; the same for every attempt |
+//! | `semel-id`, `semel-type` | the event's id and type |
 //! | `semel-source`, `semel-key` | the topic, and the key that orders it |
-//! | `semel-attempt` | which attempt this is, from 1 |
-//! | `traceparent`, `content-type` and others | its own headers, those that HTTP can carry |
+//! | `semel-attempt` | attempt number, starting at 1 |
+//! | `traceparent`, `content-type` and others | its headers, as far as HTTP can carry them |
 //!
-//! | answer | means |
+//! | response | means |
 //! |---|---|
-//! | 2xx | done, but for a 202 of semel's own, which is later |
-//! | 400, 410, 413, 415, 422; a key used for another request | refused: poison at once |
-//! | 408, 425, 429, 503, a 409 that says "in progress", no connection | later, for as long as it takes |
-//! | other 5xx, no answer, a broken one | tried again, and counted |
-//! | other 4xx, redirects | tried again, and counted; redirects are not followed |
+//! | 2xx | done, except semel's own 202, which is retried later |
+//! | 400, 410, 413, 415, 422; a key used for another request | permanent: a dead letter at once |
+//! | 408, 425, 429, 503, a 409 that says "in progress", no connection | transient: retried without limit |
+//! | other 5xx, no response, a broken one | retried, and counted |
+//! | other 4xx, redirects | retried, and counted; redirects are not followed |
 //!
-//! `Retry-After` is waited for, up to [`AFTER_MAX`](crate::inbox::consumer::AFTER_MAX).
+//! `Retry-After` is honoured, up to [`AFTER_MAX`](crate::inbox::consumer::AFTER_MAX).
 
 use std::fmt;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ mod verdict;
 
 pub use request::HEADERS_BYTES_MAX;
 
-/// Why nothing can be forwarded there.
+/// Why messages cannot be forwarded to an endpoint.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{message}")]
 pub struct ForwardError {
@@ -55,32 +55,33 @@ pub struct ForwardOptions {
 }
 
 impl ForwardOptions {
-    /// The longest that the service may take to answer: 10 s.
+    /// Timeout of one attempt. Default: 10 s.
     pub fn attempt_timeout(mut self, timeout: Duration) -> Self {
         self.attempt = timeout.clamp(Duration::from_millis(50), Duration::from_secs(3_600));
         self
     }
 
-    /// Does not connect to this machine and to private networks. For an endpoint that others name.
+    /// Refuses to connect to this machine and to private networks (SSRF protection). For an endpoint that others
+    /// configure.
     pub fn public_only(mut self) -> Self {
         self.public_only = true;
         self
     }
 
-    /// Believes the authorities of this PEM file instead of the system's.
+    /// Trusts the certificate authorities of this PEM file instead of the system's.
     ///
     /// # Errors
-    /// When there is no certificate in it, or something else.
+    /// If it has no certificate, or anything else.
     pub fn trust(mut self, pem: &[u8]) -> Result<Self, ForwardError> {
         let bad = |why| ForwardError { message: format!("not a PEM file of certificate authorities: {why}") };
         self.trust = Some(tls_roots::of_pem(pem).map_err(bad)?);
         Ok(self)
     }
 
-    /// Ready to forward. Nobody is connected to yet.
+    /// Ready to forward. Does not connect yet.
     ///
     /// # Errors
-    /// When no certificate could be checked.
+    /// If certificates could not be verified.
     pub fn open(self) -> Result<Forward, ForwardError> {
         let poster =
             Poster::new([&self.uri].into_iter(), !self.public_only, self.attempt, self.trust.as_ref());
@@ -91,8 +92,8 @@ impl ForwardOptions {
     }
 }
 
-/// Forwards messages to an HTTP endpoint: [work](Work) for a keyed [state machine](super::store_dedup::ClaimFinish). Cheap to
-/// clone.
+/// Forwards messages to an HTTP endpoint: [work](Work) for a keyed [`ClaimFinish`](super::store_dedup::ClaimFinish).
+/// Cheap to clone.
 ///
 /// ```
 /// use semel::inbox::forward::Forward;
@@ -100,8 +101,8 @@ impl ForwardOptions {
 /// use semel::{Effect, Guard, store::memory::MemoryStore};
 ///
 /// let forward = Forward::to("http://127.0.0.1:3000/payments")?.open()?;
-/// let marks = Dedup::new(&Guard::new(MemoryStore::new()), "billing")?;
-/// let handler = marks.state_machine(Effect::Keyed, forward)?;
+/// let dedup = Dedup::new(&Guard::new(MemoryStore::new()), "billing")?;
+/// let handler = dedup.claim_finish(Effect::Keyed, forward)?;
 /// # drop(handler); Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone)]
@@ -116,20 +117,20 @@ struct Inner {
 }
 
 impl Forward {
-    /// To this address.
+    /// Forwards to this URL.
     ///
     /// # Errors
-    /// When it is none.
+    /// If it is not the URL of an endpoint.
     pub fn to(url: &str) -> Result<ForwardOptions, ForwardError> {
-        let bad = |why| ForwardError { message: format!("{url:?} is no endpoint's address: {why}") };
+        let bad = |why| ForwardError { message: format!("{url:?} is not the URL of an endpoint: {why}") };
         let uri = http_post::endpoint(url).map_err(bad)?;
         Ok(ForwardOptions { uri, public_only: false, trust: None, attempt: Duration::from_secs(10) })
     }
 
-    /// Connects, and says nothing there.
+    /// Connects without sending a request.
     ///
     /// # Errors
-    /// When there is no connection.
+    /// If it cannot connect.
     pub async fn reach(&self) -> Result<(), ForwardError> {
         let Inner { uri, poster, .. } = &*self.inner;
         let unreached = |error| ForwardError { message: format!("{uri} could not be reached: {error}") };

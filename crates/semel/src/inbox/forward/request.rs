@@ -1,4 +1,4 @@
-//! The request that a message becomes.
+//! Builds the request for a message.
 
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
@@ -10,8 +10,8 @@ use crate::inbox::consumer::HandlerError;
 use crate::inbox::store_dedup::WorkAttempt;
 use crate::sink::headers;
 
-/// Most bytes of names and values of the headers that a message brings. With more it is poison: servers refuse them, each
-/// with another status.
+/// Most bytes of header names and values taken from a message. With more it is a poison message: servers refuse such
+/// requests, each with a different status.
 pub const HEADERS_BYTES_MAX: usize = 16 * 1024;
 
 pub(super) fn of(call: &WorkAttempt, uri: &Uri) -> Result<Request<Full<Bytes>>, HandlerError> {
@@ -27,13 +27,13 @@ pub(super) fn of(call: &WorkAttempt, uri: &Uri) -> Result<Request<Full<Bytes>>, 
         bytes += name.len() + text.len();
         if bytes > HEADERS_BYTES_MAX {
             return Err(HandlerError::permanent(format!(
-                "its headers have more than {HEADERS_BYTES_MAX} bytes, which HTTP servers do not take"
+                "the message's headers have more than {HEADERS_BYTES_MAX} bytes, which HTTP servers refuse"
             ))
             .not_applied());
         }
         map.append(header, value);
     }
-    // Ours last: what a message says about itself in a header of ours gives way.
+    // Ours last: they overwrite headers of the same name in the message.
     let ours = [
         ("idempotency-key", Some(format!("\"{}\"", call.key.as_str()))),
         ("user-agent", Some("semel".to_owned())),
@@ -45,7 +45,7 @@ pub(super) fn of(call: &WorkAttempt, uri: &Uri) -> Result<Request<Full<Bytes>>, 
     ];
     for (name, text) in ours {
         map.remove(name);
-        // What HTTP cannot carry is left out; the key that guards can always be carried.
+        // A value that HTTP cannot carry is left out. The idempotency key can always be carried.
         if let Some(Ok(value)) = text.map(|text| HeaderValue::from_bytes(text.as_bytes())) {
             map.insert(name, value);
         }

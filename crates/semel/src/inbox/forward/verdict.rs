@@ -1,4 +1,4 @@
-//! What an answer means for the message. Pure.
+//! Classifies the service's response. Pure.
 
 use http::Uri;
 
@@ -7,40 +7,42 @@ use crate::http::problem::Code;
 use crate::http_post::Says;
 use crate::inbox::consumer::HandlerError;
 
-/// `Err`: why it is not done, and whether trying again may help.
+/// `Err`: why it is not done, and whether a retry may help.
 pub(super) fn judge(uri: &Uri, signals: &Signals) -> Result<(), HandlerError> {
     let status = signals.status.as_u16();
-    let told = match signals.code {
+    let message = match signals.code {
         Some(code) => format!("{uri} answered {} ({})", signals.status, code.as_str()),
         None => format!("{uri} answered {}", signals.status),
     };
     let says = Says::of(signals.status);
     let failed = match (says, signals.code) {
         (Says::Taken, _) if !signals.is_under_way() => return Ok(()),
-        (_, Some(Code::Reused)) => HandlerError::permanent(told).not_applied(),
-        // Nobody there knows; asking again brings the same.
-        (_, Some(Code::Uncertain)) => HandlerError::permanent(told),
+        (_, Some(Code::Reused)) => HandlerError::permanent(message).not_applied(),
+        // The outcome is unknown there; a retry would get the same answer.
+        (_, Some(Code::Uncertain)) => HandlerError::permanent(message),
         (_, Some(Code::StoreUnavailable | Code::Busy | Code::Draining)) => {
-            HandlerError::transient(told).not_applied()
+            HandlerError::transient(message).not_applied()
         }
-        (_, Some(Code::InProgress | Code::AttemptFailed | Code::NotRebuilt)) => HandlerError::transient(told),
-        _ if signals.should_retry == Some(false) => HandlerError::permanent(told),
-        (Says::Refused, _) => HandlerError::permanent(told).not_applied(),
+        (_, Some(Code::InProgress | Code::AttemptFailed | Code::NotRebuilt)) => {
+            HandlerError::transient(message)
+        }
+        _ if signals.should_retry == Some(false) => HandlerError::permanent(message),
+        (Says::Refused, _) => HandlerError::permanent(message).not_applied(),
         (Says::Redirected, _) => {
             let failed = HandlerError::retry(format!(
-                "{told}; redirects are not followed: name the place it points to"
+                "{message}; redirects are not followed: configure the address it points to"
             ));
-            // Those two say that the request has to be made there. Others may point to what was made of it.
+            // 307 and 308 ask to repeat the request elsewhere. Other redirects may point to its result.
             if matches!(status, 307 | 308) { failed.not_applied() } else { failed }
         }
         _ => match status {
-            408 | 425 | 429 => HandlerError::transient(told).not_applied(),
-            // With a Retry-After the service itself speaks; without, it may be whoever stands before it.
-            503 if signals.retry_after.is_some() => HandlerError::transient(told).not_applied(),
-            503 => HandlerError::transient(told),
-            501 => HandlerError::retry(told).not_applied(),
-            400..=499 => HandlerError::retry(told).not_applied(),
-            _ => HandlerError::retry(told),
+            408 | 425 | 429 => HandlerError::transient(message).not_applied(),
+            // With a Retry-After it comes from the service itself; without, maybe from a proxy in front of it.
+            503 if signals.retry_after.is_some() => HandlerError::transient(message).not_applied(),
+            503 => HandlerError::transient(message),
+            501 => HandlerError::retry(message).not_applied(),
+            400..=499 => HandlerError::retry(message).not_applied(),
+            _ => HandlerError::retry(message),
         },
     };
     Err(match signals.retry_after {
@@ -58,7 +60,7 @@ mod tests {
     use super::*;
     use crate::inbox::consumer::{AFTER_MAX, HandlerErrorKind};
 
-    fn judged(status: u16, headers: &[(&'static str, &'static str)]) -> Result<(), HandlerError> {
+    fn judge_status(status: u16, headers: &[(&'static str, &'static str)]) -> Result<(), HandlerError> {
         let headers: HeaderMap = headers
             .iter()
             .map(|(name, value)| (name.parse().unwrap(), HeaderValue::from_static(value)))
@@ -95,11 +97,11 @@ mod tests {
             (503, Transient, false),
             (504, Retry, false),
         ] {
-            let failed = judged(status, &[]).unwrap_err();
+            let failed = judge_status(status, &[]).unwrap_err();
             assert_eq!((failed.kind(), failed.is_not_applied()), (kind, not_applied), "{status}");
         }
         for status in [200, 201, 202, 204] {
-            assert_eq!(judged(status, &[]), Ok(()));
+            assert_eq!(judge_status(status, &[]), Ok(()));
         }
     }
 
@@ -111,9 +113,13 @@ mod tests {
             ("IDEMPOTENCY_OUTCOME_UNCERTAIN", Permanent),
             ("IDEMPOTENCY_KEY_REUSED_WITH_DIFFERENT_REQUEST", Permanent),
         ] {
-            assert_eq!(judged(409, &[("idempotency-problem", code)]).unwrap_err().kind(), kind, "{code}");
+            assert_eq!(
+                judge_status(409, &[("idempotency-problem", code)]).unwrap_err().kind(),
+                kind,
+                "{code}"
+            );
         }
-        assert_eq!(judged(500, &[("x-should-retry", "false")]).unwrap_err().kind(), Permanent);
+        assert_eq!(judge_status(500, &[("x-should-retry", "false")]).unwrap_err().kind(), Permanent);
     }
 
     #[test]
@@ -130,10 +136,10 @@ mod tests {
 
     #[test]
     fn a_retry_after_is_waited_for_up_to_a_bound() {
-        let pause = |text| judged(503, &[("retry-after", text)]).unwrap_err().pause();
+        let pause = |text| judge_status(503, &[("retry-after", text)]).unwrap_err().pause();
         assert_eq!(pause("7"), Some(Duration::from_secs(7)));
         assert_eq!(pause("99999999999999999999"), Some(AFTER_MAX));
-        assert_eq!(judged(503, &[]).unwrap_err().pause(), None);
-        assert!(judged(503, &[("retry-after", "7")]).unwrap_err().is_not_applied());
+        assert_eq!(judge_status(503, &[]).unwrap_err().pause(), None);
+        assert!(judge_status(503, &[("retry-after", "7")]).unwrap_err().is_not_applied());
     }
 }

@@ -1,4 +1,4 @@
-//! What goes in and what comes out.
+//! Inputs and outputs of a pipeline.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,9 +13,9 @@ use crate::sink::kafka::producer::{Batch, Record, Ticket};
 use crate::source::kafka::{Part, record};
 use crate::source::{Identify, MissingIdentity};
 
-/// Why a message is in the dead-letter topic.
+/// Header in the dead-letter topic: why the message is there.
 pub const DEAD_ERROR: &str = "semel-dead-error";
-/// Where it was: `topic/partition/offset`.
+/// Header in the dead-letter topic: where the message was, as `topic/partition/offset`.
 pub const DEAD_PLACE: &str = "semel-dead-place";
 /// Longest error that is written into a header.
 const ERROR_BYTES_MAX: usize = 1_000;
@@ -44,7 +44,7 @@ impl Input {
         self.0.message.partition()
     }
 
-    /// Its place in the partition.
+    /// Its offset in the partition.
     pub fn offset(&self) -> i64 {
         self.0.message.offset()
     }
@@ -54,7 +54,7 @@ impl Input {
         self.0.message.key()
     }
 
-    /// What it says; nothing in a tombstone.
+    /// Its payload; `None` for a tombstone.
     pub fn payload(&self) -> Option<&[u8]> {
         self.0.message.payload()
     }
@@ -64,7 +64,7 @@ impl Input {
         self.0.message.timestamp().to_millis()
     }
 
-    /// Its headers, in their order.
+    /// Its headers, in order.
     pub fn headers(&self) -> impl Iterator<Item = (&str, Option<&[u8]>)> {
         let headers = self.0.message.headers().into_iter().flat_map(Headers::iter);
         headers.map(|header| (header.key, header.value))
@@ -83,7 +83,7 @@ impl Input {
     /// The message as the [inbox](crate::inbox::Inbox) marks it, for an effect in a database.
     ///
     /// # Errors
-    /// Where it has no id.
+    /// If it has no id.
     pub fn named(&self, identify: &Identify) -> Result<Message, MissingIdentity> {
         let delivery = record::delivery(&self.0.message, &self.0.lineage);
         Ok(Message::new(identify.identify(&delivery)?, delivery))
@@ -97,12 +97,12 @@ impl Input {
         self.partition() == part.1 && self.topic() == part.0
     }
 
-    /// Whether both are of one partition.
+    /// Whether both are in the same partition.
     pub(super) fn is_beside(&self, other: &Self) -> bool {
         self.partition() == other.partition() && self.topic() == other.topic()
     }
 
-    /// What it takes in memory, about.
+    /// Its approximate size in memory.
     pub(super) fn bytes(&self) -> usize {
         let headers: usize =
             self.headers().map(|(name, value)| name.len() + value.map_or(0, <[u8]>::len)).sum();
@@ -138,7 +138,7 @@ pub struct Output {
 enum Field {
     None,
     Own(Bytes),
-    /// The same as that of an input, and not a copy of it.
+    /// Shared with an input, not copied.
     Of(Input),
 }
 
@@ -153,13 +153,13 @@ impl Field {
 }
 
 impl Output {
-    /// A message for that topic, with nothing in it: without a payload it is a tombstone.
+    /// An empty message for that topic. Without a payload it is a tombstone.
     pub fn to(topic: impl Into<Arc<str>>) -> Self {
         Self { topic: topic.into(), key: Field::None, headers: Vec::new(), payload: Field::None }
     }
 
-    /// A message for that topic with the key, the headers and the payload of an input. Key and payload are not copied; nor is
-    /// the topic, if it is an `Arc<str>`.
+    /// A message for that topic with the key, the headers and the payload of an input. Key and payload are not copied,
+    /// nor is the topic if it is an `Arc<str>`.
     pub fn like(input: &Input, topic: impl Into<Arc<str>>) -> Self {
         let copy = |bytes: &[u8]| Bytes::copy_from_slice(bytes);
         Self {
@@ -176,33 +176,33 @@ impl Output {
         self
     }
 
-    /// One header more.
+    /// Adds a header.
     pub fn header(mut self, name: impl Into<String>, value: impl Into<Bytes>) -> Self {
         self.headers.push((name.into(), Some(value.into())));
         self
     }
 
-    /// What it says.
+    /// Sets the payload.
     pub fn payload(mut self, payload: impl Into<Bytes>) -> Self {
         self.payload = Field::Own(payload.into());
         self
     }
 
-    /// Where it goes.
+    /// Its topic.
     pub fn topic(&self) -> &str {
         &self.topic
     }
 
-    /// What is kept of a message that cannot be transformed.
+    /// The dead letter of a message that cannot be transformed.
     pub(super) fn dead(input: &Input, topic: &str, error: &str) -> Self {
         let cut = (0..=ERROR_BYTES_MAX.min(error.len())).rev().find(|at| error.is_char_boundary(*at));
-        let told = error.get(..cut.unwrap_or(0)).unwrap_or_default().to_owned();
-        Self::like(input, topic).header(DEAD_PLACE, input.place()).header(DEAD_ERROR, told)
+        let text = error.get(..cut.unwrap_or(0)).unwrap_or_default().to_owned();
+        Self::like(input, topic).header(DEAD_PLACE, input.place()).header(DEAD_ERROR, text)
     }
 
-    /// The record, which reports to that place of the batch.
-    pub(super) fn record(&self, batch: &Arc<Batch>, place: usize) -> Record<'_, [u8]> {
-        let mut record = BaseRecord::with_opaque_to(&self.topic, Box::new(Ticket::new(batch, place)));
+    /// The record; its delivery report goes to that index of the batch.
+    pub(super) fn record(&self, batch: &Arc<Batch>, index: usize) -> Record<'_, [u8]> {
+        let mut record = BaseRecord::with_opaque_to(&self.topic, Box::new(Ticket::new(batch, index)));
         if let Some(key) = self.key.bytes(Input::key) {
             record = record.key(key);
         }

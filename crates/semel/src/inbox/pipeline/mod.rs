@@ -1,14 +1,14 @@
-//! Kafka exactly once: messages made of messages.
+//! Kafka to Kafka, exactly once (consume-transform-produce).
 //!
 //! ```text
 //!  input topics ─▶ your transform ─▶ ┌ outputs, several topics ┐
 //!                                    └ offsets of the inputs   ┘ one Kafka transaction
 //! ```
 //!
-//! **It covers Kafka and nothing else.** A row in a database, a mail or a call that the transform makes is outside of Kafka's
-//! transaction and happens again when a batch is tried again. For rows, mark the messages in the
-//! [inbox](crate::inbox::Inbox), in the transaction of the rows, and return the outputs of *all* messages, also of those that
-//! were marked before: their rows are there, but whether their outputs were committed nobody knows.
+//! **It covers only Kafka.** A row in a database, a mail or a call that the transform makes is outside Kafka's
+//! transaction, and happens again when a batch is retried. For rows, mark the messages in the
+//! [inbox](crate::inbox::Inbox), in the transaction of the rows, and return the outputs of *all* messages, also of
+//! duplicates: their rows are stored, but it is not known whether their outputs were committed.
 //!
 //! ```no_run
 //! # #[cfg(feature = "sqlx-postgres")] {
@@ -34,14 +34,14 @@
 //!         }
 //!         marked.end_tx(&mut tx).await?;
 //!         tx.commit().await.map_err(HandlerError::transient)?;
-//!         // Of all of them, fresh or not.
+//!         // For all messages, fresh or not.
 //!         Ok(inputs.iter().map(|input| Output::like(input, "invoices")).collect())
 //!     }
 //! }
 //! # }
 //! ```
 //!
-//! Where nothing but Kafka is concerned, a function will do:
+//! If only Kafka is involved, a function is enough:
 //!
 //! ```no_run
 //! # async fn f() -> Result<(), semel::inbox::pipeline::PipelineError> {
@@ -62,18 +62,18 @@
 //! # Ok(()) }
 //! ```
 //!
-//! **Once** is for readers with `isolation.level=read_committed`; others also see what was aborted. Once is meant by offset: an
-//! input that was published twice is two inputs.
+//! **Exactly once** holds for readers with `isolation.level=read_committed`; others also see aborted messages. It is by
+//! offset: an input that was published twice is two inputs.
 //!
-//! **Zombies.** The offsets are committed as a member of the group in its generation. A process that stood still while its
-//! partitions went to another one is turned away by the broker, and nothing of its transaction is seen.
+//! **Zombies.** The offsets are committed as a member of the group in its generation. A process that stalled while its
+//! partitions went to another one is fenced by the broker, and its transaction is aborted.
 //!
-//! **Rebalances.** What is being made of messages whose partition is taken away is dropped; the rest of the batch is tried again.
-//! Where a transaction is open, the broker decides: it takes no offsets of a former generation, and tells nobody where a
-//! partition begins whose offsets are in an open transaction.
+//! **Rebalances.** If a partition is revoked during the transform, its messages are dropped and the rest of the batch
+//! is retried. If a transaction is open, the broker decides: it refuses offsets of a former generation, and gives the
+//! committed offset of a partition to no one while it is in an open transaction.
 //!
-//! **In doubt** (the broker was lost in a commit) everything begins again: taking the transactional ids over ends what was
-//! open, either way, and the committed offsets say where to go on.
+//! **In doubt** (the connection was lost during a commit) everything starts over: taking the transactional ids over
+//! ends the open transaction, either way, and the committed offsets say where to continue.
 
 mod adaptive_batch;
 mod buffer;

@@ -36,77 +36,77 @@ impl Default for PipelineOptions {
 }
 
 impl PipelineOptions {
-    /// A name for this process that no other running process of the group has and that it has again after a restart, such
-    /// as a pod's of a stateful set. The transactional ids are made of it, so what a killed process left open is ended
-    /// as soon as it is back. Another process under the same name stops this one.
+    /// A name for this process, unique among the running processes of the group and stable across restarts, such as a
+    /// pod name of a stateful set. The transactional ids are made of it, so a transaction that a killed process left
+    /// open is ended as soon as it is back. Another process with the same name fences this one.
     ///
-    /// Without a name, one is made up: any number of processes may run, and what a killed one left open is ended by the
-    /// broker after the [transaction timeout](crate::sink::kafka::KafkaOptions::transaction_timeout). Until then readers
-    /// of committed data wait in the output partitions it wrote to, and nobody gets the input partitions it had.
+    /// Without a name, a random one is used: any number of processes may run, and the broker ends a transaction that a
+    /// killed one left open after the [transaction timeout](crate::sink::kafka::KafkaOptions::transaction_timeout).
+    /// Until then readers of committed data wait in its output partitions, and its input partitions make no progress.
     pub fn instance(mut self, name: &str) -> Self {
         self.instance = Some(name.to_owned());
         self
     }
 
-    /// Most messages in one transaction, and in one call of the transform: 10,000 unless told otherwise. It begins with 2,000 and
-    /// takes more while the transform needs less than a quarter of [its time](Self::transform_timeout), and the transaction
-    /// less than a quarter of [the sink's](crate::sink::kafka::KafkaOptions::timeout).
+    /// Most messages in one transaction, and in one call of the transform. Default: 10,000. It starts with 2,000 and
+    /// grows while the transform needs less than a quarter of [its timeout](Self::transform_timeout), and the
+    /// transaction less than a quarter of [the sink's](crate::sink::kafka::KafkaOptions::timeout).
     pub fn batch_max(mut self, messages: usize) -> Self {
         self.batch_max = messages.clamp(1, 100_000);
         self
     }
 
-    /// Most bytes of messages in one transaction: 4 MiB unless told otherwise. One message, however large, is taken. As much
-    /// again may be held for the next one.
+    /// Most bytes of messages in one transaction. Default: 4 MiB. A single larger message is allowed. As much again may
+    /// be buffered for the next transaction.
     pub fn batch_bytes(mut self, bytes: usize) -> Self {
         self.batch_bytes = bytes.clamp(1, 1 << 28);
         self
     }
 
-    /// How long a batch that is not full waits for more messages: 10 ms unless told otherwise.
+    /// How long a batch that is not full waits for more messages. Default: 10 ms.
     pub fn linger(mut self, linger: Duration) -> Self {
         self.linger = linger.min(Duration::from_secs(10));
         self
     }
 
-    /// How often a batch may fail before the message that is to blame is looked for, and how often that one may fail: 3
-    /// unless told otherwise. What is [`transient`](crate::inbox::consumer::HandlerError::transient) does not count.
+    /// Max attempts of a batch before it is bisected to find the poison message, and max attempts of that message.
+    /// Default: 3. [`transient`](crate::inbox::consumer::HandlerError::transient) errors do not count.
     pub fn tries_max(mut self, tries: u32) -> Self {
         self.tries_max = tries.max(1);
         self
     }
 
-    /// The pause after a failure, from the first to the longest: 50 ms to 30 s unless told otherwise.
+    /// Exponential backoff after a failure: the first pause and the longest. Default: 50 ms to 30 s.
     pub fn pause(mut self, first: Duration, longest: Duration) -> Self {
         let first = first.max(Duration::from_millis(1));
         self.pause = (first, longest.max(first));
         self
     }
 
-    /// How long one call of the transform may take: a minute unless told otherwise. No transaction is open meanwhile.
+    /// Timeout of one call of the transform. Default: one minute. No transaction is open meanwhile.
     pub fn transform_timeout(mut self, timeout: Duration) -> Self {
         self.transform_timeout = timeout.max(Duration::from_millis(10));
         self
     }
 
-    /// Messages that cannot be transformed go to this topic, with key, headers and payload, and with the place and the
-    /// error in [two more headers](super::DEAD_ERROR), in the transaction that commits their offset. Without such a topic
-    /// the pipeline stops at them.
+    /// The dead-letter topic for messages that cannot be transformed. They keep key, headers and payload, and get
+    /// position and error in [two more headers](super::DEAD_ERROR), in the transaction that commits their offset.
+    /// Without such a topic the pipeline stops at them.
     pub fn dead_letters(mut self, topic: &str) -> Self {
         self.dead_letters = Some(topic.to_owned());
         self
     }
 
-    /// When so many messages in a row were not transformed, no message is to blame, and the pipeline stops before the next one
-    /// goes to the dead letters: 8 unless told otherwise.
+    /// After so many dead letters in a row the transform is to blame, not the messages, and the pipeline stops before
+    /// the next one. Default: 8.
     pub fn dead_in_a_row_max(mut self, messages: u32) -> Self {
         self.dead_in_a_row_max = messages.max(1);
         self
     }
-    /// How long a transform under way may take to end after a stop: twenty seconds unless told otherwise. Then it is dropped,
-    /// and its messages come again.
-    pub fn drain_timeout(mut self, patience: Duration) -> Self {
-        self.drain_timeout = patience;
+    /// How long a transform in flight may take to finish after a stop. Default: twenty seconds. Then it is dropped, and
+    /// its messages are redelivered.
+    pub fn drain_timeout(mut self, timeout: Duration) -> Self {
+        self.drain_timeout = timeout;
         self
     }
 }

@@ -1,4 +1,4 @@
-//! The consumer of librdkafka's. It never commits: that is the transaction's. Everything here may block.
+//! The librdkafka consumer. It never commits: the transaction does. Everything here may block.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -14,13 +14,13 @@ use crate::source::kafka::paused::Paused;
 use crate::source::kafka::reader::parts_of;
 use crate::source::kafka::{KafkaSourceOptions, error_class};
 
-/// Longest wait in one piece: a wait that nobody is interested in any more ends that soon.
+/// Longest single poll: a wait that is no longer wanted ends within it.
 const POLL_MAX: Duration = Duration::from_millis(250);
 
-/// What the callbacks know. They run inside a poll.
+/// State of the rebalance callbacks, which run inside a poll.
 #[derive(Default)]
 pub(super) struct Group {
-    held: Mutex<Buffer>,
+    buffer: Mutex<Buffer>,
     paused: Paused,
 }
 
@@ -30,17 +30,19 @@ impl ConsumerContext for Group {
     fn pre_rebalance(&self, consumer: &BaseConsumer<Self>, rebalance: &Rebalance<'_>) {
         match rebalance {
             Rebalance::Assign(parts) => {
-                let mut held = lock(&self.held);
-                parts_of(parts).into_iter().for_each(|part| held.assigned(part));
+                let mut buffer = lock(&self.buffer);
+                parts_of(parts).into_iter().for_each(|part| buffer.assigned(part));
             }
             Rebalance::Revoke(parts) => {
                 let parts = parts_of(parts);
                 self.paused.give_up(consumer, &parts);
-                let mut held = lock(&self.held);
-                parts.iter().for_each(|part| held.revoked(part));
+                let mut buffer = lock(&self.buffer);
+                parts.iter().for_each(|part| buffer.revoked(part));
             }
-            // Nothing was taken away; if something is, that is told by itself.
-            Rebalance::Error(error) => tracing::warn!(target: "semel::kafka", %error, "a rebalance failed"),
+            // Nothing was revoked; a revocation comes as its own event.
+            Rebalance::Error(error) => {
+                tracing::warn!(target: "semel::kafka", %error, "a rebalance failed; assignment unchanged")
+            }
         }
     }
 }
@@ -55,7 +57,7 @@ pub(super) struct Full {
 
 pub(super) struct Reader {
     consumer: BaseConsumer<Group>,
-    /// Who polls: two at a time would mix up the order.
+    /// Held while polling: two polls at once would mix up the order.
     turn: Mutex<()>,
     lineage: Mutex<Option<Arc<str>>>,
     polled: Mutex<Instant>,
@@ -76,30 +78,30 @@ impl Reader {
         })
     }
 
-    pub(super) fn held(&self) -> MutexGuard<'_, Buffer> {
-        lock(&self.consumer.context().held)
+    pub(super) fn buffer(&self) -> MutexGuard<'_, Buffer> {
+        lock(&self.consumer.context().buffer)
     }
 
     pub(super) fn polled(&self) -> Instant {
         *lock(&self.polled)
     }
 
-    /// Takes messages in until there are enough, or nobody wants them any more. Waits for the first, and for the others as long
-    /// as it may linger.
+    /// Receives messages until there are enough, or they are no longer wanted. Waits for the first, and lingers for the
+    /// others.
     pub(super) fn fill(&self, full: Full, wanted: &Weak<()>) -> Result<(), SourceError> {
         let _turn = lock(&self.turn);
         let lineage = self.lineage(wanted)?;
         *lock(&self.polled) = Instant::now();
         let (mut lingers, mut wait): (Option<Instant>, _) = (None, Duration::ZERO);
-        while wanted.strong_count() > 0 && !self.held().is_full(full.messages, full.bytes) {
-            // What is there already is taken without a look at the clock.
+        while wanted.strong_count() > 0 && !self.buffer().is_full(full.messages, full.bytes) {
+            // Messages that are already here are taken without reading the clock.
             if self.take(wait, &lineage)? {
                 wait = Duration::ZERO;
                 continue;
             }
             let now = Instant::now();
             *lock(&self.polled) = now;
-            wait = match self.held().is_empty() {
+            wait = match self.buffer().is_empty() {
                 true => POLL_MAX,
                 false => {
                     lingers.get_or_insert(now + full.linger).saturating_duration_since(now).min(POLL_MAX)
@@ -112,18 +114,18 @@ impl Reader {
         Ok(())
     }
 
-    /// Takes one message in, or hears what the group has to say; whether there was anything.
+    /// Receives one message or serves one group event. Returns whether there was anything.
     fn take(&self, wait: Duration, lineage: &Arc<str>) -> Result<bool, SourceError> {
         match self.consumer.poll(wait) {
-            Some(Ok(message)) => self.held().came(Input::new(message.detach(), lineage)),
+            Some(Ok(message)) => self.buffer().received(Input::new(message.detach(), lineage)),
             Some(Err(error)) => error_class::judge(&self.consumer, &error)?,
             None => return Ok(false),
         }
         Ok(true)
     }
 
-    /// Shows the group that we are there, and hears from it, while there is no room for messages.
-    pub(super) fn keep(&self, wanted: &Weak<()>) -> Result<(), SourceError> {
+    /// Heartbeat: polls to stay in the group and to serve its events, while there is no room for messages.
+    pub(super) fn heartbeat(&self, wanted: &Weak<()>) -> Result<(), SourceError> {
         let _turn = lock(&self.turn);
         let lineage = self.lineage(wanted)?;
         *lock(&self.polled) = Instant::now();
@@ -131,25 +133,28 @@ impl Reader {
         paused.serve(&self.consumer, || self.take(Duration::ZERO, &lineage))
     }
 
-    /// What the broker knows us by, as the owner of what is being tried. `None` if some of it is not ours any more.
+    /// The group metadata (member and generation) with which to commit the batch. `None` if a partition of it was
+    /// revoked.
     ///
-    /// A consumer that was thrown out of its group forgets its name and its generation before we hear of it, and nameless
-    /// it would pass for one without a group, which no broker fences. So it is asked first, and only then whether
-    /// everything was lost. If somebody polls and hears of it in between, then what is tried is not whole any more before
-    /// the consumer says that nothing is lost.
+    /// A consumer that was expelled from its group loses member id and generation before we are notified; without them
+    /// it would pass for one without a group, which no broker fences. So the metadata is read first, and only then
+    /// whether the assignment was lost. If a poll learns of it in between, the batch is no longer whole before the
+    /// consumer reports that nothing is lost.
     pub(super) fn credentials(&self) -> Option<ConsumerGroupMetadata> {
         let credentials = self.consumer.group_metadata()?;
-        (!self.consumer.assignment_lost() && self.held().is_whole()).then_some(credentials)
+        (!self.consumer.assignment_lost() && self.buffer().is_whole()).then_some(credentials)
     }
 
-    /// Without it a text id would name another message later, when it is known.
+    /// The cluster id. Required: without it a text id would identify another message once the cluster id is known.
     fn lineage(&self, wanted: &Weak<()>) -> Result<Arc<str>, SourceError> {
         let mut known = lock(&self.lineage);
         let until = Instant::now() + self.timeout;
         while known.is_none() && wanted.strong_count() > 0 && Instant::now() < until {
             *known = self.consumer.client().fetch_cluster_id(POLL_MAX).map(Arc::from);
         }
-        known.clone().ok_or_else(|| SourceError::later("the cluster did not tell its id: is it there?"))
+        known.clone().ok_or_else(|| {
+            SourceError::later("Kafka did not return its cluster id; check that the broker is reachable")
+        })
     }
 }
 

@@ -1,4 +1,4 @@
-//! The loop: fill, transform, commit, and again.
+//! The loop: fill the buffer, transform, commit, repeat.
 
 use std::mem;
 use std::sync::Arc;
@@ -24,12 +24,12 @@ use crate::sink::kafka::producer::KafkaProducer;
 use crate::source::SourceError;
 use crate::source::kafka::{KafkaSourceOptions, shutdown};
 
-/// How long messages are waited for in one turn, where there is nothing else to do.
+/// How long to wait for messages in one turn, when there is nothing else to do.
 const IDLE: Duration = Duration::from_secs(1);
 /// Most outputs of one batch.
 pub const OUTPUTS_MAX: usize = 1_000_000;
 
-/// Makes messages of messages, exactly once, until it is stopped. See the [module](super).
+/// Transforms messages from Kafka to Kafka, exactly once, until it is stopped. See the [module](super).
 pub struct Pipeline<T> {
     source: KafkaSourceOptions,
     sink: KafkaOptions,
@@ -38,40 +38,40 @@ pub struct Pipeline<T> {
     options: PipelineOptions,
     stop: watch::Sender<bool>,
     engine: Open,
-    pace: AdaptiveBatch,
-    /// The next messages were taken in already, while a transaction was on its way.
+    batch: AdaptiveBatch,
+    /// The next messages were already received during the last transaction (prefetch).
     filled: bool,
     dead_in_a_row: u32,
-    ended: PipelineStats,
+    stats: PipelineStats,
 }
 
 /// What a pipeline did until it was stopped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct PipelineStats {
-    /// Messages committed, buried ones included.
+    /// Messages committed, dead letters included.
     pub messages: u64,
     /// Outputs committed, dead letters included.
     pub outputs: u64,
     /// Transactions committed.
     pub transactions: u64,
-    /// Transactions that were not committed, or of which it was not known for a while.
+    /// Transactions that were aborted, or in doubt for a while.
     pub aborted: u64,
     /// Messages in the dead-letter topic.
-    pub buried: u64,
+    pub dead_letters: u64,
 }
 
-/// Why a pipeline stopped by itself. What was not committed comes again.
+/// Why a pipeline stopped by itself. Messages that were not committed are redelivered.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PipelineError {
-    /// It cannot work as it is configured.
+    /// Its configuration is invalid.
     #[error("the pipeline cannot be set up: {0}")]
     Setup(String),
-    /// A message cannot be transformed, and there is nowhere to put it.
+    /// A poison message, and no dead-letter topic is configured.
     #[error(
-        "the message at {place} cannot be transformed: {error}; mend the transform and start again, or name a topic for \
-         dead letters"
+        "the message at {place} cannot be transformed: {error}; fix the transform and restart, or configure a \
+         dead-letter topic"
     )]
     Poison {
         /// `topic/partition/offset`.
@@ -79,10 +79,10 @@ pub enum PipelineError {
         /// What went wrong the last time.
         error: String,
     },
-    /// So many messages in a row went to the dead letters that no message is to blame.
+    /// So many messages in a row became dead letters that the transform must be at fault.
     #[error(
-        "{in_a_row} messages in a row could not be transformed, so it is not the messages: {error}; mend the transform, \
-         publish the dead letters again, and start again at {place}"
+        "{in_a_row} messages in a row could not be transformed, so the transform is at fault: {error}; fix it, \
+         publish the dead letters again, and restart at {place}"
     )]
     AllFail {
         /// How many.
@@ -92,10 +92,10 @@ pub enum PipelineError {
         /// What went wrong the last time.
         error: String,
     },
-    /// Another process runs under the same instance name, or this one stood still for longer than its transaction.
-    #[error("{0}; give every process an instance name of its own, and start this one again")]
+    /// Another process runs under the same instance name, or this one stalled for longer than its transaction timeout.
+    #[error("{0}; give every process its own instance name, and restart this one")]
     Fenced(String),
-    /// The source cannot go on.
+    /// The source failed for good.
     #[error(transparent)]
     Source(#[from] SourceError),
 }
@@ -110,20 +110,20 @@ enum Turn {
     Later,
 }
 
-/// What became of one call of the transform.
+/// The result of one call of the transform.
 enum Made {
     Outputs(Vec<Output>),
     Failed(HandlerError),
-    /// Some messages are not ours any more, or it is to stop.
+    /// A partition was revoked, or the pipeline stops.
     Dropped,
 }
 
 impl<T: Transform> Pipeline<T> {
-    /// A pipeline that has not begun. The broker need not be there yet. Of the sink's options, those about exactly once
-    /// apply: timeouts, sizes, compression.
+    /// A pipeline that is not running yet. The broker need not be reachable. Of the sink's options, those about exactly
+    /// once apply: timeouts, sizes, compression.
     ///
     /// # Errors
-    /// When there is no group or no topic, or librdkafka does not understand a property.
+    /// If there is no group or no topic, or librdkafka does not accept a property.
     pub fn new(
         source: KafkaSourceOptions,
         sink: KafkaOptions,
@@ -138,18 +138,18 @@ impl<T: Transform> Pipeline<T> {
             None => uuid::Uuid::now_v7().to_string(),
         };
         let ids = transactional_ids(&source.group, &name);
-        // Tried once, so that a mistake in the configuration is told here.
+        // Opened once, so that a configuration error shows up here.
         drop(KafkaProducer::open(&sink.transactional(&ids[0])).map_err(|error| setup(&error))?);
         let consumer: BaseConsumer = source.consumer().create().map_err(|error| setup(&error))?;
         shutdown::aside(move || drop(consumer));
         let (stop, _) = watch::channel(false);
         Ok(Self {
-            pace: AdaptiveBatch::new(options.batch_max, options.tries_max),
+            batch: AdaptiveBatch::new(options.batch_max, options.tries_max),
             transform: Arc::new(transform),
             engine: Open::default(),
             filled: false,
             dead_in_a_row: 0,
-            ended: PipelineStats::default(),
+            stats: PipelineStats::default(),
             source,
             sink,
             ids,
@@ -158,26 +158,26 @@ impl<T: Transform> Pipeline<T> {
         })
     }
 
-    /// Stops it: what is being transformed is committed, if it does not take too long ([`PipelineOptions::drain_timeout`]). A
-    /// broker that is away is not waited for, except by a transaction under way: that may take the sink's
-    /// [timeout](KafkaOptions::timeout), and ten seconds more to be aborted. Leaving the group takes at most the source's
-    /// [timeout](KafkaSourceOptions::timeout).
+    /// A handle that stops it (drain): the batch being transformed is committed if it does not take too long
+    /// ([`PipelineOptions::drain_timeout`]). It does not wait for a broker that is down, except for a transaction in
+    /// flight: that may take the sink's [timeout](KafkaOptions::timeout), and ten seconds more to abort. Leaving the
+    /// group takes at most the source's [timeout](KafkaSourceOptions::timeout).
     pub fn stop_handle(&self) -> ConsumerStopHandle {
         ConsumerStopHandle(self.stop.clone())
     }
 
-    /// Runs until it is stopped. Dropping the future is like a crash: what was not committed comes again.
+    /// Runs until it is stopped. Dropping the future is like a crash: messages that were not committed are redelivered.
     ///
     /// # Errors
-    /// When trying again would not help. What was not committed comes again.
+    /// When a retry would not help. Messages that were not committed are redelivered.
     pub async fn run(mut self) -> Result<PipelineStats, PipelineError> {
         let mut stopped = self.stop.subscribe();
         let worked = self.work(&mut stopped).await;
         if let Err(error) = &worked {
-            tracing::error!(%error, group = self.source.group, "the pipeline stops");
+            tracing::error!(%error, group = self.source.group, "the pipeline failed and stops");
         }
         self.leave().await;
-        worked.map(|()| self.ended)
+        worked.map(|()| self.stats)
     }
 
     async fn work(&mut self, stopped: &mut watch::Receiver<bool>) -> Result<(), PipelineError> {
@@ -185,7 +185,7 @@ impl<T: Transform> Pipeline<T> {
         while !*stopped.borrow() {
             let turn = match self.turn(stopped).await {
                 Err(PipelineError::Source(error)) if error.may_retry() => {
-                    tracing::warn!(%error, group = self.source.group, "the source failed; trying again");
+                    tracing::warn!(%error, group = self.source.group, "the source failed; will retry");
                     Turn::Later
                 }
                 turn => turn?,
@@ -194,7 +194,7 @@ impl<T: Transform> Pipeline<T> {
                 Turn::Well => pause = self.options.pause.0,
                 Turn::On => {}
                 Turn::Later => {
-                    self.rest(pause, stopped).await?;
+                    self.back_off(pause, stopped).await?;
                     pause = (pause * 2).min(self.options.pause.1);
                 }
             }
@@ -206,18 +206,18 @@ impl<T: Transform> Pipeline<T> {
         let Some(engine) = self.begin(stopped).await else { return Ok(Turn::Later) };
         if engine.reader.polled().elapsed() >= self.source.keep_every() {
             tokio::select! {
-                kept = self.keep(&engine) => kept?,
+                kept = self.heartbeat(&engine) => kept?,
                 () = asked_to_stop(stopped) => return Ok(Turn::On),
             }
         }
-        engine.reader.held().put_back();
+        engine.reader.buffer().put_back();
         if !mem::take(&mut self.filled) {
             let idle = async {
                 let _ = tokio::time::timeout(IDLE, asked_to_stop(stopped)).await;
             };
-            self.fill(&engine, self.pace.take(), idle).await?;
+            self.fill(&engine, self.batch.take(), idle).await?;
         }
-        let tried = engine.reader.held().begin(self.pace.take(), self.options.batch_bytes);
+        let tried = engine.reader.buffer().begin(self.batch.take(), self.options.batch_bytes);
         if tried.is_empty() {
             return Ok(Turn::On);
         }
@@ -231,61 +231,67 @@ impl<T: Transform> Pipeline<T> {
             let outputs = match made {
                 Made::Outputs(outputs) => outputs,
                 Made::Dropped => {
-                    self.pace.others();
+                    self.batch.others();
                     return Ok(Turn::On);
                 }
-                Made::Failed(failed) => match self.pace.failed(tried.len(), failed.kind()) {
+                Made::Failed(failed) => match self.batch.failed(tried.len(), failed.kind()) {
                     Next::Blame => {
                         dead = true;
                         vec![self.dead_letter(&tried, &failed)?]
                     }
                     next => {
                         let (error, messages) = (failed.to_string(), tried.len());
-                        tracing::warn!(error, messages, ?next, "messages were not transformed");
-                        return Ok(if next == Next::Again { Turn::Later } else { Turn::On });
+                        tracing::warn!(error, messages, ?next, "failed to transform a batch; will retry");
+                        return Ok(if next == Next::Retry { Turn::Later } else { Turn::On });
                     }
                 },
             };
             let outputs = Arc::new(outputs);
             let ((transacted, took), filled) = self.transact(&engine, &tried, &outputs, stopped).await;
             if !matches!(transacted, Transacted::Committed) {
-                self.ended.aborted += 1;
+                self.stats.aborted += 1;
                 if took >= self.sink.timeout {
-                    self.pace.too_slow(tried.len());
+                    self.batch.too_slow(tried.len());
                 }
                 match &filled {
                     Err(error) if !error.may_retry() => return Err(error.clone().into()),
-                    Err(error) => tracing::warn!(%error, group = self.source.group, "the source failed"),
+                    Err(error) => {
+                        tracing::warn!(%error, group = self.source.group, "the source failed; will retry")
+                    }
                     Ok(()) => {}
                 }
             }
             match transacted {
                 Transacted::Committed => {
-                    self.pace.succeeded(tried.len(), slowly || took > self.sink.timeout / 4);
+                    self.batch.succeeded(tried.len(), slowly || took > self.sink.timeout / 4);
                     self.committed(&tried, &outputs, dead);
                     filled?;
                     self.filled = true;
                     return Ok(Turn::Well);
                 }
-                Transacted::Refused(told) if !dead => made = Made::Failed(HandlerError::permanent(told)),
+                Transacted::Refused(error) if !dead => made = Made::Failed(HandlerError::permanent(error)),
                 Transacted::Refused(error) => {
                     return Err(PipelineError::Poison { place: tried[0].place(), error });
                 }
-                Transacted::Stale(told) => {
-                    tracing::info!(told, group = self.source.group, "a batch is not ours any more");
-                    self.keep(&engine).await?;
+                Transacted::Stale(error) => {
+                    tracing::info!(
+                        error,
+                        group = self.source.group,
+                        "partitions of a batch were revoked; the rest will be retried"
+                    );
+                    self.heartbeat(&engine).await?;
                     return Ok(Turn::Later);
                 }
-                Transacted::Aborted(told) | Transacted::Again(told) => {
+                Transacted::Aborted(error) | Transacted::Retry(error) => {
                     tracing::warn!(
-                        told,
+                        error,
                         group = self.source.group,
-                        "a transaction was aborted; trying again"
+                        "a Kafka transaction was aborted; will retry"
                     );
                     return Ok(Turn::Later);
                 }
                 Transacted::Lost(error) => {
-                    // Whoever holds it last closes it, and that blocks.
+                    // Dropping the last reference closes it, and that blocks.
                     drop(engine);
                     return self.lost(&error).await;
                 }
@@ -296,13 +302,13 @@ impl<T: Transform> Pipeline<T> {
     fn committed(&mut self, tried: &[Input], outputs: &[Output], dead: bool) {
         let count = |len: usize| u64::try_from(len).unwrap_or(u64::MAX);
         self.dead_in_a_row = if dead { self.dead_in_a_row.saturating_add(1) } else { 0 };
-        self.ended.messages += count(tried.len());
-        self.ended.outputs += count(outputs.len());
-        self.ended.transactions += 1;
-        self.ended.buried += u64::from(dead);
+        self.stats.messages += count(tried.len());
+        self.stats.outputs += count(outputs.len());
+        self.stats.transactions += 1;
+        self.stats.dead_letters += u64::from(dead);
     }
 
-    /// The dead letter of the only message that was tried, or why it is not to be buried.
+    /// The dead letter of the only message tried, or why the pipeline stops instead.
     fn dead_letter(&self, tried: &[Input], failed: &HandlerError) -> Result<Output, PipelineError> {
         let (place, error) = (tried[0].place(), failed.to_string());
         let Some(topic) = &self.options.dead_letters else {
@@ -311,12 +317,12 @@ impl<T: Transform> Pipeline<T> {
         if self.dead_in_a_row >= self.options.dead_in_a_row_max {
             return Err(PipelineError::AllFail { in_a_row: self.dead_in_a_row, place, error });
         }
-        tracing::warn!(error, place, "a message goes to the dead letters");
+        tracing::warn!(error, place, "a message cannot be transformed; it goes to the dead-letter topic");
         Ok(Output::dead(&tried[0], topic, &error))
     }
 
-    /// What there is to work with. It begins anew after anything that is in doubt: that ends what was open, and then the
-    /// committed offsets say where it goes on.
+    /// The engine. It is opened again after anything in doubt: that ends the open transaction, and the committed
+    /// offsets say where to continue.
     async fn begin(&mut self, stopped: &mut watch::Receiver<bool>) -> Option<Arc<Engine>> {
         if self.engine.get().is_none() {
             let opening = startup::open(self.source.clone(), self.sink.clone(), self.ids.clone());
@@ -327,7 +333,11 @@ impl<T: Transform> Pipeline<T> {
             match opened {
                 Ok(open) => self.engine = open,
                 Err(error) => {
-                    tracing::warn!(%error, group = self.source.group, "a pipeline cannot begin; trying again")
+                    tracing::warn!(
+                        %error,
+                        group = self.source.group,
+                        "the pipeline cannot connect to Kafka; will retry"
+                    )
                 }
             }
         }
@@ -335,25 +345,32 @@ impl<T: Transform> Pipeline<T> {
     }
 
     async fn lost(&mut self, error: &SinkError) -> Result<Turn, PipelineError> {
-        // A name that was made up is nobody else's: it was the broker that gave up on a transaction that took too long.
+        // No other process has a random name: the broker has timed out a transaction that took too long.
         if error.is_fenced() && self.options.instance.is_some() {
             return Err(PipelineError::Fenced(error.to_string()));
         }
-        tracing::warn!(%error, group = self.source.group, "a pipeline begins again");
+        tracing::warn!(
+            %error,
+            group = self.source.group,
+            "a Kafka transaction was lost; the pipeline starts over from the committed offsets"
+        );
         self.leave().await;
-        self.pace.others();
+        self.batch.others();
         Ok(Turn::Later)
     }
 
-    /// Leaves the group, whose others then get the partitions. A broker that does not answer is not waited for.
+    /// Leaves the group, so that other members get the partitions. Does not wait for a broker that does not answer.
     async fn leave(&mut self) {
         let Some(engine) = self.engine.take() else { return };
         if !shutdown::close(self.source.timeout, move || drop(engine)).await {
-            tracing::warn!(group = self.source.group, "Kafka did not answer a consumer that leaves");
+            tracing::warn!(
+                group = self.source.group,
+                "Kafka did not answer in time when leaving the consumer group"
+            );
         }
     }
 
-    /// Takes messages in, until there are enough for a try, or until then.
+    /// Receives messages until there are enough for a batch, or until `enough` resolves.
     async fn fill(
         &self,
         engine: &Arc<Engine>,
@@ -363,13 +380,13 @@ impl<T: Transform> Pipeline<T> {
         let PipelineOptions { batch_bytes: bytes, linger, .. } = self.options;
         let full = Full { messages, bytes, linger };
         let engine = Arc::clone(engine);
-        // Gone when this is dropped, which ends the wait.
+        // Dropping it ends the wait.
         let wanted = Arc::new(());
         let watched = Arc::downgrade(&wanted);
-        let mut filling = std::pin::pin!(apart(move || engine.reader.fill(full, &watched)));
+        let mut filling = std::pin::pin!(blocking(move || engine.reader.fill(full, &watched)));
         tokio::select! {
             filled = &mut filling => filled,
-            // Waited for all the same: the group is left when nobody has the reader any more.
+            // Still awaited: the group is left only when no one has the reader any more.
             () = enough => {
                 drop(wanted);
                 filling.await
@@ -377,14 +394,14 @@ impl<T: Transform> Pipeline<T> {
         }
     }
 
-    async fn keep(&self, engine: &Arc<Engine>) -> Result<(), SourceError> {
+    async fn heartbeat(&self, engine: &Arc<Engine>) -> Result<(), SourceError> {
         let engine = Arc::clone(engine);
         let wanted = Arc::new(());
         let watched = Arc::downgrade(&wanted);
-        apart(move || engine.reader.keep(&watched)).await
+        blocking(move || engine.reader.heartbeat(&watched)).await
     }
 
-    /// Calls the transform, and hears from the group meanwhile.
+    /// Calls the transform, with heartbeats to the group meanwhile.
     async fn transformed(
         &self,
         engine: &Arc<Engine>,
@@ -396,9 +413,9 @@ impl<T: Transform> Pipeline<T> {
             let outputs = transform.transform(inputs).await?;
             match outputs.len() <= OUTPUTS_MAX {
                 true => Ok(outputs),
-                false => {
-                    Err(HandlerError::retry(format!("it made more than {OUTPUTS_MAX} outputs of one batch")))
-                }
+                false => Err(HandlerError::retry(format!(
+                    "the transform returned more than {OUTPUTS_MAX} outputs for one batch"
+                ))),
             }
         };
         let mut over = std::pin::pin!(drain_timeout(stopped.clone(), self.options.drain_timeout));
@@ -407,14 +424,14 @@ impl<T: Transform> Pipeline<T> {
             tokio::select! {
                 called = &mut calling => return Ok(match called {
                     Called::Done(outputs) => Made::Outputs(outputs),
-                    Called::Failed(failed) | Called::Broke(failed) | Called::TooLong(failed) => {
+                    Called::Failed(failed) | Called::Panicked(failed) | Called::TimedOut(failed) => {
                         Made::Failed(failed)
                     },
                 }),
                 () = &mut over => return Ok(Made::Dropped),
                 () = tokio::time::sleep(self.source.keep_every()) => {
-                    self.keep(engine).await?;
-                    if !engine.reader.held().is_whole() {
+                    self.heartbeat(engine).await?;
+                    if !engine.reader.buffer().is_whole() {
                         return Ok(Made::Dropped);
                     }
                 }
@@ -422,8 +439,8 @@ impl<T: Transform> Pipeline<T> {
         }
     }
 
-    /// Commits, and takes the next messages in meanwhile: whoever waits for the broker's answer has nothing else to do. What
-    /// became of it, how long it took, and what became of the messages.
+    /// Commits, and prefetches the next messages while waiting for the broker. Returns the result of the transaction,
+    /// how long it took, and the result of the prefetch.
     async fn transact(
         &self,
         engine: &Arc<Engine>,
@@ -437,7 +454,7 @@ impl<T: Transform> Pipeline<T> {
         let transacted = async {
             let begun = Instant::now();
             let transacted = transacting.await.unwrap_or_else(|error| {
-                Transacted::Lost(SinkError::maybe_published(format!("the transaction broke off: {error}")))
+                Transacted::Lost(SinkError::maybe_published(format!("the transaction panicked: {error}")))
             });
             let _ = over.send(matches!(transacted, Transacted::Committed));
             (transacted, begun.elapsed())
@@ -453,11 +470,15 @@ impl<T: Transform> Pipeline<T> {
                 () = asked_to_stop(stopped) => {}
             }
         };
-        tokio::join!(transacted, self.fill(engine, self.pace.then(), enough))
+        tokio::join!(transacted, self.fill(engine, self.batch.then(), enough))
     }
 
-    /// A pause in which the group is heard.
-    async fn rest(&self, pause: Duration, stopped: &mut watch::Receiver<bool>) -> Result<(), PipelineError> {
+    /// Backs off, with heartbeats to the group meanwhile.
+    async fn back_off(
+        &self,
+        pause: Duration,
+        stopped: &mut watch::Receiver<bool>,
+    ) -> Result<(), PipelineError> {
         let until = Instant::now() + pause;
         while Instant::now() < until && !*stopped.borrow() {
             let piece = until.saturating_duration_since(Instant::now()).min(self.source.keep_every());
@@ -467,13 +488,13 @@ impl<T: Transform> Pipeline<T> {
                 continue;
             }
             let kept = tokio::select! {
-                kept = self.keep(engine) => kept,
+                kept = self.heartbeat(engine) => kept,
                 () = asked_to_stop(stopped) => break,
             };
             match kept {
                 Err(error) if !error.may_retry() => return Err(error.into()),
                 Err(error) => {
-                    tracing::warn!(%error, group = self.source.group, "the source failed; trying again")
+                    tracing::warn!(%error, group = self.source.group, "the source failed; will retry")
                 }
                 Ok(()) => {}
             }
@@ -482,18 +503,20 @@ impl<T: Transform> Pipeline<T> {
     }
 }
 
-/// The transactional ids of both producers. The length of the group's name is in them, so that `a-b` and `c` differ from `a`
-/// and `b-c`: two pipelines that share an id abort each other's transactions.
+/// The transactional ids of both producers. The length of the group's name is in them, so that `a-b` and `c` differ
+/// from `a` and `b-c`: two pipelines that share an id abort each other's transactions.
 fn transactional_ids(group: &str, name: &str) -> [String; 2] {
     [0, 1].map(|n| format!("{group}-{name}-{n}-{}", group.len()))
 }
 
-/// librdkafka blocks. What was begun goes on when the caller does not wait for it: what it takes in is held.
-async fn apart(work: impl FnOnce() -> Result<(), SourceError> + Send + 'static) -> Result<(), SourceError> {
+/// Runs blocking librdkafka calls. They go on if the caller is dropped; messages they receive stay in the buffer.
+async fn blocking(
+    work: impl FnOnce() -> Result<(), SourceError> + Send + 'static,
+) -> Result<(), SourceError> {
     tokio::task::spawn_blocking(work).await.map_err(SourceError::later)?
 }
 
-/// Ends when the time after a stop is over.
+/// Resolves when the drain timeout after a stop is over.
 async fn drain_timeout(mut stopped: watch::Receiver<bool>, patience: Duration) {
     asked_to_stop(&mut stopped).await;
     tokio::time::sleep(patience).await;

@@ -1,5 +1,5 @@
-//! Beginning and ending wait for the broker, on threads of their own: whoever is asked to stop does not wait for these, nor
-//! does a runtime that shuts down, as it would for its own blocking threads.
+//! Opening and closing wait for the broker, in threads of their own. A pipeline that is stopped does not wait for them,
+//! nor does a runtime that shuts down, as it would for its own blocking threads.
 
 use std::sync::Arc;
 use std::thread;
@@ -11,7 +11,7 @@ use crate::sink::SinkError;
 use crate::sink::kafka::KafkaOptions;
 use crate::source::kafka::{KafkaSourceOptions, shutdown};
 
-/// What there is to work with, if it is open. Dropped, it is closed elsewhere.
+/// The engine, if it is open. When dropped, it is closed in another thread.
 #[derive(Default)]
 pub(super) struct Open(Option<Arc<Engine>>);
 
@@ -20,7 +20,7 @@ impl Open {
         self.0.as_ref()
     }
 
-    /// For who closes it and waits for that.
+    /// Takes it out, to close it and wait for that.
     pub(super) fn take(&mut self) -> Option<Arc<Engine>> {
         self.0.take()
     }
@@ -34,20 +34,22 @@ impl Drop for Open {
     }
 }
 
-/// Takes the transactional ids over and joins the group. When this is dropped, the thread soon gives up: it must not take
-/// the ids from a process that was started after this one had stopped. What it has opened by then it closes, unused.
+/// Takes the transactional ids over and joins the group. When this future is dropped, the thread soon gives up: it must
+/// not take the ids from a process that was started after this one stopped. It closes what it has opened by then,
+/// unused.
 pub(super) async fn open(
     source: KafkaSourceOptions,
     sink: KafkaOptions,
     ids: [String; 2],
 ) -> Result<Open, SinkError> {
-    let (tells, opened) = oneshot::channel();
+    let (sender, opened) = oneshot::channel();
     let work = move || {
-        let engine = Engine::open(&source, &sink, &ids, || !tells.is_closed());
-        // To nobody: then it is dropped here.
-        drop(tells.send(engine.map(|engine| Open(Some(Arc::new(engine))))));
+        let engine = Engine::open(&source, &sink, &ids, || !sender.is_closed());
+        // If no one receives it, it is dropped here.
+        drop(sender.send(engine.map(|engine| Open(Some(Arc::new(engine))))));
     };
     let thread = thread::Builder::new().name("semel-kafka-begin".to_owned()).spawn(work);
-    thread.map_err(|error| SinkError::not_published(format!("no thread to begin with: {error}")))?;
-    opened.await.map_err(|_| SinkError::not_published("beginning broke off"))?
+    thread
+        .map_err(|error| SinkError::not_published(format!("cannot start a thread to open Kafka: {error}")))?;
+    opened.await.map_err(|_| SinkError::not_published("the thread that opens Kafka panicked"))?
 }

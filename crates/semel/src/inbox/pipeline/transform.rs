@@ -1,11 +1,11 @@
-//! What makes outputs of inputs.
+//! The transform: makes outputs of inputs.
 
 use std::future::Future;
 
 use super::message::{Input, Output};
 use crate::inbox::consumer::HandlerError;
 
-/// Makes outputs of a batch of inputs. A function of inputs will do:
+/// Makes outputs of a batch of inputs. A function is enough:
 ///
 /// ```
 /// use semel::inbox::consumer::HandlerError;
@@ -18,11 +18,11 @@ use crate::inbox::consumer::HandlerError;
 /// });
 /// ```
 ///
-/// It may be called again with the same messages, alone or among others, as often as it takes: only what it *returns* is
-/// there once. An effect anywhere else, such as a row in a database, needs the [inbox](crate::inbox::Inbox).
+/// It may be called again with the same messages, alone or with others, any number of times: only what it *returns*
+/// happens exactly once. Any other effect, such as a row in a database, needs the [inbox](crate::inbox::Inbox).
 pub trait Transform: Send + Sync + 'static {
-    /// The outputs of these messages, which are in the order of their partitions. Outputs are published in the order in
-    /// which they are returned.
+    /// Returns the outputs of these messages, which are in the order of their partitions. Outputs are published in the
+    /// order returned.
     fn transform(&self, inputs: Vec<Input>)
     -> impl Future<Output = Result<Vec<Output>, HandlerError>> + Send;
 }

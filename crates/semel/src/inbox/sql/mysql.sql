@@ -1,6 +1,6 @@
--- What was consumed, version 1.
+-- The inbox: messages that were handled. Version 1.
 
--- One row: what these tables are.
+-- One row: the version of these tables.
 CREATE TABLE semel_inbox_meta (
     only_row tinyint  NOT NULL PRIMARY KEY CHECK (only_row = 1),
     version  int      NOT NULL,
@@ -8,7 +8,7 @@ CREATE TABLE semel_inbox_meta (
 ) ENGINE = InnoDB;
 INSERT INTO semel_inbox_meta VALUES (1, 1, UUID());
 
--- One row per transaction that marked messages: who, from where, when begun and when done (ms).
+-- One row per transaction that marked messages: consumer, source, when it began and ended (ms).
 CREATE TABLE semel_inbox_batch (
     batch    bigint       NOT NULL AUTO_INCREMENT PRIMARY KEY,
     began_at bigint       NOT NULL,
@@ -19,14 +19,14 @@ CREATE TABLE semel_inbox_batch (
     KEY semel_inbox_batch_of (consumer, began_at)
 ) ENGINE = InnoDB;
 
--- One row per message and consumer: the sixteen bytes are made of both.
+-- Marks. One row per message and consumer: the sixteen bytes are a digest of both.
 CREATE TABLE semel_inbox (
     id    binary(16) NOT NULL PRIMARY KEY,
     batch bigint     NOT NULL,
     KEY semel_inbox_of (batch)
 ) ENGINE = InnoDB;
 
--- What became of a message, where that is kept.
+-- Results of handling a message, if they are stored.
 CREATE TABLE semel_inbox_result (
     id      binary(16) NOT NULL PRIMARY KEY,
     outcome longblob   NOT NULL

@@ -1,6 +1,6 @@
--- What was consumed, version 1. Nothing names a schema: everything is found by the search_path.
+-- The inbox: messages that were handled. Version 1. No name has a schema: the search_path finds everything.
 
--- One row: what these tables are.
+-- One row: the version of these tables.
 CREATE TABLE semel_inbox_meta (
     only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row),
     version  integer NOT NULL,
@@ -8,8 +8,8 @@ CREATE TABLE semel_inbox_meta (
 );
 INSERT INTO semel_inbox_meta (version) VALUES (1);
 
--- One row per transaction that marked messages: who, from where, when begun and when done (ms). What goes with many
--- messages is written once here, and the marks stay thin.
+-- One row per transaction that marked messages: consumer, source, when it began and ended (ms). Written once per batch,
+-- so that the marks stay small.
 CREATE TABLE semel_inbox_batch (
     batch    bigint  GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     began_at bigint  NOT NULL,
@@ -20,22 +20,22 @@ CREATE TABLE semel_inbox_batch (
 ) WITH (fillfactor = 80);
 CREATE INDEX semel_inbox_batch_of ON semel_inbox_batch (consumer, began_at);
 
--- One row per message and consumer: the sixteen bytes are made of both. Only inserted, and deleted when the window is
--- over.
+-- Marks. One row per message and consumer: the sixteen bytes are a digest of both. Only inserted, and deleted
+-- after the dedup window.
 CREATE TABLE semel_inbox (
     batch bigint NOT NULL,
     id    bytea  NOT NULL PRIMARY KEY
 ) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 CREATE INDEX semel_inbox_of ON semel_inbox (batch);
 
--- What became of a message, where that is kept.
+-- Results of handling a message, if they are stored.
 CREATE TABLE semel_inbox_result (
     id      bytea NOT NULL PRIMARY KEY,
     outcome bytea NOT NULL
 );
 
--- Marks messages, given as their ids one after the other and in order. Says which were not marked before. A transaction
--- that has marked one of them and is still open is waited for.
+-- Marks messages, given as their sorted ids in one string, and returns which were not marked before. Waits for an open
+-- transaction that has marked one of them.
 CREATE FUNCTION semel_inbox_mark(
     p_consumer text,
     p_source   text,

@@ -1,20 +1,20 @@
--- Dead letters: messages that could not be handled, for people. Version 2.
+-- Dead letters: messages that could not be handled, for an operator to decide. Version 2.
 
--- One row per message and consumer. Moments are in ms.
+-- One row per message and consumer. Times are in ms.
 CREATE TABLE semel_inbox_dead (
     n               bigint  GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    -- The mark it would have; of a message without an id, what tells its place.
+    -- The mark the message would have; without an identity, a digest of its position and payload.
     id              bytea   NOT NULL UNIQUE,
     consumer        text    COLLATE "C" NOT NULL,
     source          text    COLLATE "C" NOT NULL,
-    -- Which message it is, to the byte. NULL: nobody could tell.
+    -- The encoded identity. NULL: the message has none.
     identity        bytea,
     message_id      text    COLLATE "C",
     topic           text    COLLATE "C" NOT NULL,
     lineage         text    COLLATE "C",
     place           text    COLLATE "C" NOT NULL,
     key             text    COLLATE "C",
-    -- JSON: pairs of name and text, in their order.
+    -- JSON: pairs of name and value, in order.
     headers         text    NOT NULL,
     payload         bytea   NOT NULL,
     content_type    text,
@@ -22,9 +22,9 @@ CREATE TABLE semel_inbox_dead (
     attempts        bigint  NOT NULL,
     first_failed_at bigint  NOT NULL,
     dead_at         bigint  NOT NULL,
-    -- When it is to be handled again; while somebody does, when others may. NULL: not at all.
+    -- When to redeliver it; while it is leased, when the lease expires. NULL: not at all.
     retry_at        bigint,
-    -- Given up, and why. Its payload and headers are gone.
+    -- Dropped, and why. Its payload and headers are deleted.
     dropped_at      bigint,
     dropped_why     text
 );

@@ -1,21 +1,22 @@
--- Marks without an index of their own for pruning. Version 3. Consumers wait while it runs: it goes once through all marks.
+-- Drops the index of marks by batch that only pruning used. Version 3. Consumers wait while it runs: it reads all marks
+-- once.
 SET LOCAL statement_timeout = 0;
 
--- What a batch was about, its marks and what it found marked: sixteen bytes each. Not compressed, there is nothing in it.
+-- The ids of a batch, its marks and its duplicates: sixteen bytes each. Not compressed: digests do not compress.
 ALTER TABLE semel_inbox_batch ADD COLUMN ids bytea NOT NULL DEFAULT ''::bytea;
 ALTER TABLE semel_inbox_batch ALTER COLUMN ids SET STORAGE EXTERNAL;
 UPDATE semel_inbox_batch b SET ids = m.ids
 FROM (SELECT batch, string_agg(id, ''::bytea) AS ids FROM semel_inbox GROUP BY batch) m
 WHERE m.batch = b.batch;
--- Who began to mark before this and waited for it fails once, instead of leaving marks that no batch names.
+-- A transaction that began to mark before this migration fails once, instead of leaving marks that no batch lists.
 ALTER TABLE semel_inbox_batch ALTER COLUMN ids DROP DEFAULT;
 DROP INDEX semel_inbox_of;
 
--- Marks messages, given as their ids one after the other and in order. Says which were not marked before. A transaction
--- that has marked one of them and is still open is waited for.
+-- Marks messages, given as their sorted ids in one string, and returns which were not marked before. Waits for an open
+-- transaction that has marked one of them.
 --
--- A row that looks out for a conflict costs twice what a row costs. So many are inserted as if all were new, and only
--- when one was not, one by one; a few are not worth the savepoint.
+-- ON CONFLICT doubles the cost of a row. So a large batch is inserted as if all were new, and with ON CONFLICT only if
+-- one was not. For a small batch the savepoint is not worth it.
 CREATE OR REPLACE FUNCTION semel_inbox_mark(
     p_consumer text,
     p_source   text,
@@ -39,7 +40,7 @@ BEGIN
             o_fresh := p_ids;
             RETURN;
         EXCEPTION WHEN unique_violation THEN
-            -- None of them is in. On with it as below.
+            -- None was inserted. Go on with ON CONFLICT below.
         END;
     END IF;
     WITH put AS (

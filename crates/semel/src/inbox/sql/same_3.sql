@@ -1,2 +1,2 @@
--- Nothing is different here. Version 3.
+-- No change for this database. Version 3.
 UPDATE semel_inbox_meta SET version = 3;

@@ -1,20 +1,20 @@
--- Dead letters: messages that could not be handled, for people. Version 2.
+-- Dead letters: messages that could not be handled, for an operator to decide. Version 2.
 
--- One row per message and consumer. Moments are in ms. AUTOINCREMENT: no number comes twice.
+-- One row per message and consumer. Times are in ms. AUTOINCREMENT: no number is reused.
 CREATE TABLE semel_inbox_dead (
     n               INTEGER PRIMARY KEY AUTOINCREMENT,
-    -- The mark it would have; of a message without an id, what tells its place.
+    -- The mark the message would have; without an identity, a digest of its position and payload.
     id              BLOB    NOT NULL UNIQUE,
     consumer        TEXT    NOT NULL,
     source          TEXT    NOT NULL,
-    -- Which message it is, to the byte. NULL: nobody could tell.
+    -- The encoded identity. NULL: the message has none.
     identity        BLOB,
     message_id      TEXT,
     topic           TEXT    NOT NULL,
     lineage         TEXT,
     place           TEXT    NOT NULL,
     key             TEXT,
-    -- JSON: pairs of name and text, in their order.
+    -- JSON: pairs of name and value, in order.
     headers         TEXT    NOT NULL,
     payload         BLOB    NOT NULL,
     content_type    TEXT,
@@ -22,9 +22,9 @@ CREATE TABLE semel_inbox_dead (
     attempts        INTEGER NOT NULL,
     first_failed_at INTEGER NOT NULL,
     dead_at         INTEGER NOT NULL,
-    -- When it is to be handled again; while somebody does, when others may. NULL: not at all.
+    -- When to redeliver it; while it is leased, when the lease expires. NULL: not at all.
     retry_at        INTEGER,
-    -- Given up, and why. Its payload and headers are gone.
+    -- Dropped, and why. Its payload and headers are deleted.
     dropped_at      INTEGER,
     dropped_why     TEXT
 ) STRICT;

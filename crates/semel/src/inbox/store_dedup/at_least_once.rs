@@ -1,4 +1,4 @@
-//! Effect, then mark.
+//! At least once: effect, then mark.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -12,33 +12,33 @@ use crate::intent::state::State;
 use crate::observe::Phase;
 use crate::store::Store;
 
-/// At least once, and **a crash between effect and mark repeats the effect**: the message is marked when its work is done,
-/// and until then it is handled again.
+/// At least once: **a crash between effect and mark repeats the effect**. The message is marked after its work is done;
+/// until then every delivery is handled.
 ///
-/// Two consumers that have the message at once, as in the middle of a rebalance, both run the work: nothing is claimed. An
-/// error says that it is to be run again.
+/// Nothing is claimed: two consumers that have the message at once, as during a rebalance, both run the work. After an
+/// error the work is run again.
 #[derive(Debug)]
 pub struct AtLeastOnce<S, W> {
-    marks: Dedup<S>,
+    dedup: Dedup<S>,
     work: Arc<W>,
 }
 
 impl<S: Store, W: Work> AtLeastOnce<S, W> {
-    pub(super) fn new(marks: Dedup<S>, work: W) -> Self {
-        Self { marks, work: Arc::new(work) }
+    pub(super) fn new(dedup: Dedup<S>, work: W) -> Self {
+        Self { dedup, work: Arc::new(work) }
     }
 
     async fn one(&self, message: &Message) -> Result<(), HandlerError> {
-        let (intent, fingerprint) = self.marks.intent(message);
-        let guarded = &self.marks.guarded;
-        let looked = guarded.ask(Phase::Read, pin!(guarded.guard().store().look(intent.id()))).await;
-        if let Some(record) = looked.map_err(HandlerError::transient)? {
+        let (intent, fingerprint) = self.dedup.intent(message);
+        let guarded = &self.dedup.guarded;
+        let found = guarded.ask(Phase::Read, pin!(guarded.guard().store().look(intent.id()))).await;
+        if let Some(record) = found.map_err(HandlerError::transient)? {
             if fingerprint.compare(&record.head.fingerprint) == Comparison::Different {
                 return Err(mismatch());
             }
-            // Decided by a person is done as well.
+            // Also done if an operator decided it.
             if matches!(record.head.state, State::Completed | State::FailedFinal) {
-                self.marks.found(message);
+                self.dedup.found(message);
                 return Ok(());
             }
         }
@@ -58,7 +58,7 @@ impl<S: Store, W: Work> Handler for AtLeastOnce<S, W> {
         Ok(())
     }
 
-    /// One: what is done of a batch is marked by itself, and a failure is of one message.
+    /// One: each message is marked by itself, and a failure concerns one message.
     fn batch_max(&self) -> usize {
         1
     }

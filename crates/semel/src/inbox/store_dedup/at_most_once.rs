@@ -1,4 +1,4 @@
-//! Mark, then effect.
+//! At most once: mark, then effect.
 
 use std::sync::Arc;
 
@@ -8,33 +8,34 @@ use crate::crash;
 use crate::inbox::consumer::{Handler, HandlerError, Message};
 use crate::store::Store;
 
-/// At most once, and **a crash between mark and effect loses the effect**: the message is marked as handled first, and
-/// whatever happens then, it is not handled again.
+/// At most once: **a crash between mark and effect loses the effect**. The message is first marked as handled; whatever
+/// happens then, it is not handled again.
 ///
-/// Also lost is the effect of a message whose mark the store recorded without saying so in time, and of one whose work
-/// failed: the latter is poison, told once to the consumer's [dead letters](crate::inbox::consumer::DeadLetters). Nobody
-/// tries it again, not even from there. While they are away, or where there are none, its key waits; when the process ends
-/// before it is buried, whoever gets the message finds it done, and its failure is in this process's log and nowhere else.
-/// Work that takes longer than the consumer's [farewell](crate::inbox::consumer::ConsumerOptions::drain_timeout) is lost as in a
-/// crash.
+/// The effect is also lost if the store recorded the mark but did not confirm it in time, or if the work failed. A
+/// failed message is a poison message: it goes once to the consumer's [dead
+/// letters](crate::inbox::consumer::DeadLetters) and is not tried again, not even from there. While the dead letter
+/// store is down, or if there is none, its key waits. If the process ends before the dead letter is written, the next
+/// consumer finds the message done, and only this process's log has the failure. Work that takes longer than the
+/// consumer's
+/// [drain timeout](crate::inbox::consumer::ConsumerOptions::drain_timeout) is lost as in a crash.
 #[derive(Debug)]
 pub struct AtMostOnce<S, W> {
-    marks: Dedup<S>,
+    dedup: Dedup<S>,
     work: Arc<W>,
 }
 
 impl<S: Store, W: Work> AtMostOnce<S, W> {
-    pub(super) fn new(marks: Dedup<S>, work: W) -> Self {
-        Self { marks, work: Arc::new(work) }
+    pub(super) fn new(dedup: Dedup<S>, work: W) -> Self {
+        Self { dedup, work: Arc::new(work) }
     }
 
     async fn one(&self, message: &Message) -> Result<(), HandlerError> {
-        let (intent, fingerprint) = self.marks.intent(message);
+        let (intent, fingerprint) = self.dedup.intent(message);
         let key = intent.key().clone();
-        let marked = self.marks.guarded.run(intent, fingerprint, |_| async { done() }).await;
+        let marked = self.dedup.guarded.run(intent, fingerprint, |_| async { done() }).await;
         match marked.map_err(refused)? {
             answer if answer.replayed => {
-                self.marks.found(message);
+                self.dedup.found(message);
                 return Ok(());
             }
             answer if !answer.stored => return Err(not_recorded()),
@@ -43,7 +44,9 @@ impl<S: Store, W: Work> AtMostOnce<S, W> {
         crash::point(crash::AFTER_MARK);
         let ran = self.work.run(WorkAttempt { message: message.clone(), key, attempt: Some(1) }).await;
         ran.map_err(|error| {
-            HandlerError::permanent(format!("{error}; it is marked as handled, and is not tried again"))
+            HandlerError::permanent(format!(
+                "{error}; the message is already marked as handled and will not be retried"
+            ))
         })
     }
 }
@@ -56,12 +59,12 @@ impl<S: Store, W: Work> Handler for AtMostOnce<S, W> {
         Ok(())
     }
 
-    /// One: a second call for what failed among others would find it marked, and nobody would hear of it.
+    /// One: if a batch failed and was retried, its messages would be found marked, and the failure would be lost.
     fn batch_max(&self) -> usize {
         1
     }
 
-    /// It is marked, and a second call would say that it was handled.
+    /// The message is marked: a second call would report it as handled.
     fn gives_up_at_once(&self) -> bool {
         true
     }

@@ -2,41 +2,43 @@
 
 use std::sync::Arc;
 
-use super::guard_result::told;
+use super::guard_result::handler_result;
 use super::{Dedup, Work, WorkAttempt, done};
 use crate::guard::{Execution, WorkResult};
 use crate::inbox::consumer::{Handler, HandlerError, Message};
 use crate::intent::outcome::Outcome;
 use crate::store::Store;
 
-/// Claimed, then run, then finished, and **a crash in between leaves the effect in doubt**: a keyed one is run again with the
-/// same key, an opaque one is told as in doubt and is not run again by itself.
+/// Claim, run, finish: **a crash in between leaves the effect in doubt**. A keyed effect is run again with the same
+/// key; an opaque one is reported as in doubt and never repeated automatically.
 ///
-/// - **Keyed.** Whoever is called honours [`WorkAttempt::key`]. After a crash the message waits until the lease of whoever had it
-///   is over; no two run it while the lease is kept.
-/// - **Opaque.** What is in doubt is poison: it goes to the consumer's
-///   [dead letters](crate::inbox::consumer::DeadLetters), or holds its key where there are none. A
-///   [lookup](Dedup::lookup) or a person (`semel resolve`) finds out; once it is known, the message is done or runs again when it
-///   comes. An error is in doubt too unless it says [`not_applied`](HandlerError::not_applied).
+/// - **Keyed.** The called service honours [`WorkAttempt::key`]. After a crash the message waits until the old lease
+///   expires; no two consumers run it while the lease is renewed.
+/// - **Opaque.** A message in doubt is a poison message: it goes to the consumer's
+///   [dead letters](crate::inbox::consumer::DeadLetters), or blocks its key if there are none. A
+///   [lookup](Dedup::lookup) or an operator (`semel resolve`) decides it; then the message is done, or runs again at
+///   its next delivery. After an error the effect is in doubt too, unless the error is
+///   [`not_applied`](HandlerError::not_applied).
 ///
-/// Once claimed the work runs to its end, also when the consumer has stopped waiting for it: bound it yourself, and
+/// Once claimed the work runs to its end, even if the consumer has stopped waiting for it. Give it a timeout of its
+/// own, and
 /// [drain](crate::Guard::drain) the guard before the process ends.
 #[derive(Debug)]
 pub struct ClaimFinish<S, W> {
-    marks: Dedup<S>,
+    dedup: Dedup<S>,
     work: Arc<W>,
 }
 
 impl<S: Store, W: Work> ClaimFinish<S, W> {
-    pub(super) fn new(marks: Dedup<S>, work: W) -> Self {
-        Self { marks, work: Arc::new(work) }
+    pub(super) fn new(dedup: Dedup<S>, work: W) -> Self {
+        Self { dedup, work: Arc::new(work) }
     }
 
     async fn one(&self, message: &Message) -> Result<(), HandlerError> {
-        let (intent, fingerprint) = self.marks.intent(message);
+        let (intent, fingerprint) = self.dedup.intent(message);
         let id = intent.id();
         let (work, given) = (Arc::clone(&self.work), message.clone());
-        let ran = self.marks.guarded.run_with(intent, fingerprint, move |attempt| async move {
+        let ran = self.dedup.guarded.run_with(intent, fingerprint, move |attempt| async move {
             let call = WorkAttempt {
                 message: given,
                 key: attempt.intent.key().clone(),
@@ -52,11 +54,11 @@ impl<S: Store, W: Work> ClaimFinish<S, W> {
             }
         });
         let ran = ran.await;
-        // It did not run.
+        // The work did not run: a duplicate.
         if matches!(ran, Ok((_, None))) {
-            self.marks.found(message);
+            self.dedup.found(message);
         }
-        told(id, ran)
+        handler_result(id, ran)
     }
 }
 

@@ -1,12 +1,13 @@
-//! What the guard said, as a consumer understands it. Pure.
+//! Maps the guard's result to a handler's. Pure.
 
 use crate::guard::{Answer, GuardError};
 use crate::inbox::consumer::HandlerError;
 use crate::intent::identity::IntentId;
 use crate::intent::outcome::Verdict;
 
-/// What became of a message whose work the guard ran, or did not run. `given`: how the work failed, where it ran.
-pub(super) fn told(
+/// The handler's result for a message whose work the guard ran or refused. `given`: the work's error, if it ran and
+/// failed.
+pub(super) fn handler_result(
     id: IntentId,
     ran: Result<(Answer, Option<Option<HandlerError>>), GuardError>,
 ) -> Result<(), HandlerError> {
@@ -14,29 +15,29 @@ pub(super) fn told(
     match given.flatten() {
         Some(failed) if answer.verdict == Verdict::Uncertain => Err(in_doubt(id, &failed.to_string())),
         Some(failed) => Err(failed),
-        // The source hears of it when the store has it: else a crash now would repeat what is done.
+        // Acked only when the store has it: otherwise a crash now would repeat the effect.
         None if !answer.stored => Err(not_recorded()),
         None => Ok(()),
     }
 }
 
-/// Why nothing was run, or it is not known how it ended.
+/// Why the work was not run, or why its outcome is unknown.
 pub(super) fn refused(error: GuardError) -> HandlerError {
     match error {
         GuardError::Mismatch => mismatch(),
         GuardError::InFlight { retry_after } => {
-            HandlerError::transient("somebody else has this message, or had it and died; it waits for the lease")
+            HandlerError::transient("another consumer has the lease of this message; it is retried when the lease ends")
                 .after(retry_after)
         }
         GuardError::Uncertain { settles_in: Some(settles_in), .. } => HandlerError::transient(error).after(settles_in),
-        GuardError::Uncertain { id, settles_in: None } => in_doubt(id, "whoever had it before did not say"),
+        GuardError::Uncertain { id, settles_in: None } => in_doubt(id, "its last attempt ended without a result"),
         GuardError::Panicked { verdict: Verdict::Uncertain }
         | GuardError::TimedOut { verdict: Verdict::Uncertain, .. } => HandlerError::permanent(error),
         GuardError::Panicked { .. } | GuardError::TimedOut { .. } => HandlerError::retry(error),
         GuardError::StoreUnavailable(_)
         | GuardError::NotRebuilt { .. }
         | GuardError::Busy { .. }
-        // The store could not be reached for a while; a lookup will find out what happened.
+        // The store was unreachable for a while; a lookup will find out what happened.
         | GuardError::ClaimLost { .. }
         | GuardError::Draining => HandlerError::transient(error),
         GuardError::KeyExpired | GuardError::KeyFromFuture | GuardError::KeyNotTimeOrdered => {
@@ -47,19 +48,19 @@ pub(super) fn refused(error: GuardError) -> HandlerError {
 
 fn in_doubt(id: IntentId, why: &str) -> HandlerError {
     HandlerError::permanent(format!(
-        "whether intent {id} happened is not known ({why}); find out, and say so with `semel resolve`"
+        "it is not known whether intent {id} took effect ({why}); check, then decide it with `semel resolve`"
     ))
 }
 
 pub(super) fn mismatch() -> HandlerError {
     HandlerError::permanent(
-        "a message with this id and another payload was handled before; give each message an id of its own",
+        "a message with the same id and a different payload was handled before; give each message its own id",
     )
 }
 
 pub(super) fn not_recorded() -> HandlerError {
     HandlerError::transient(
-        "it is done, and the store has not recorded it; the source is not told before that",
+        "the work is done, but the store has not recorded it; the message is not acked until it has",
     )
 }
 
@@ -78,7 +79,7 @@ mod tests {
     }
 
     fn kind(ran: Result<(Answer, Option<Option<HandlerError>>), GuardError>) -> Option<HandlerErrorKind> {
-        told(IntentId::from_bytes([7; 32]), ran).err().map(|failed| failed.kind())
+        handler_result(IntentId::from_bytes([7; 32]), ran).err().map(|failed| failed.kind())
     }
 
     #[test]
@@ -115,8 +116,8 @@ mod tests {
             (GuardError::Panicked { verdict: Verdict::Uncertain }, HandlerErrorKind::Permanent),
             (GuardError::Panicked { verdict: Verdict::FailedRetryable }, HandlerErrorKind::Retry),
         ] {
-            let told = format!("{error}");
-            assert_eq!(kind(Err(error)), Some(wanted), "{told}");
+            let text = format!("{error}");
+            assert_eq!(kind(Err(error)), Some(wanted), "{text}");
         }
     }
 }

@@ -1,15 +1,15 @@
-//! Without SQL: messages handled over any [`Store`], for effects that are in no database of yours.
+//! Deduplication without SQL: over any [`Store`], for effects outside your database.
 //!
-//! Where the effect is rows in a SQL database, use the [`Inbox`](super::Inbox): its mark and the effect are one commit.
-//! Anywhere else (a call to another service, a file, a mail) they are two steps, and a crash between them tells which of
-//! three things goes wrong. Choose it here, by its name:
+//! If the effect is rows in a SQL database, use the [`Inbox`](super::Inbox): its mark and the effect are one commit.
+//! Anywhere else (a call to another service, a file, a mail) they are two steps. The mode decides what a crash between
+//! them does:
 //!
 //! | mode | a crash between mark and effect | for |
 //! |---|---|---|
-//! | [`AtMostOnce`] | **loses** the effect: at most once | what is worse twice than never, and nobody can look up |
-//! | [`AtLeastOnce`] | **repeats** the effect: at least once | what may be repeated: caches, indexes, projections |
-//! | [`ClaimFinish`], keyed | **repeats** it, with the same key: once where that is honoured | services with idempotency keys |
-//! | [`ClaimFinish`], opaque | leaves it **in doubt**: told, and never repeated by itself | everything else |
+//! | [`AtMostOnce`] | **loses** the effect: at most once | effects that are worse twice than never, without a lookup |
+//! | [`AtLeastOnce`] | **repeats** the effect: at least once | effects that may repeat: caches, indexes, projections |
+//! | [`ClaimFinish`], keyed | **repeats** it with the same key: once if honoured | services with idempotency keys |
+//! | [`ClaimFinish`], opaque | leaves it **in doubt**: reported, never repeated automatically | everything else |
 //!
 //! ```
 //! # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
@@ -19,8 +19,8 @@
 //! use semel::{Effect, Guard, store::memory::MemoryStore};
 //!
 //! # async fn charge(_: &[u8], _: &str) -> Result<(), std::io::Error> { Ok(()) }
-//! let marks = Dedup::new(&Guard::new(MemoryStore::new()), "billing")?;
-//! let handler = marks.state_machine(Effect::Keyed, |call: WorkAttempt| async move {
+//! let dedup = Dedup::new(&Guard::new(MemoryStore::new()), "billing")?;
+//! let handler = dedup.claim_finish(Effect::Keyed, |call: WorkAttempt| async move {
 //!     charge(call.message.payload(), call.key.as_str()).await.map_err(HandlerError::transient)
 //! })?;
 //! let queue = MemoryQueue::new("payments");
@@ -52,22 +52,22 @@ pub use at_least_once::AtLeastOnce;
 pub use at_most_once::AtMostOnce;
 pub use claim_finish::ClaimFinish;
 
-/// One run of the work for one message.
+/// One attempt at the work for one message.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct WorkAttempt {
     /// The message.
     pub message: Message,
-    /// The key to pass on: the same for every run for this message, by this consumer. See
+    /// The idempotency key to pass on: the same for every attempt at this message by this consumer. See
     /// [`Identity::key`](super::Identity::key).
     pub key: Key,
-    /// Which run this is, from 1, where the store counts them.
+    /// Attempt number, starting at 1, if the store counts attempts.
     pub attempt: Option<u32>,
 }
 
-/// What is done with a message.
+/// The work for a message.
 pub trait Work: Send + Sync + 'static {
-    /// Does it. What an error means is said by each mode.
+    /// Does the work. Each mode says what an error means.
     fn run(&self, call: WorkAttempt) -> impl Future<Output = Result<(), HandlerError>> + Send;
 }
 
@@ -81,21 +81,23 @@ where
     }
 }
 
-/// Why there are no marks.
+/// Why the [`Dedup`] could not be set up.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DedupError {
-    /// The consumer's name is an operation in the store.
-    #[error("a consumer over a store is named like an operation: {0}")]
+    /// The consumer's name becomes an operation name in the store, and is not a valid one.
+    #[error("the consumer's name is not a valid operation name: {0}")]
     Consumer(#[from] OperationError),
-    /// The window, the lease or the effect cannot be had.
+    /// The window, the lease or the effect is not possible.
     #[error(transparent)]
     Policy(#[from] PolicyError),
 }
 
-/// The marks of one consumer in a store: what it has handled, each message an intent with the consumer's name as its operation.
+/// The marks of one consumer in a store. Each message it has handled is an intent with the consumer's name as its
+/// operation.
 ///
-/// A message that comes again with another payload under the same id is poison: one of the two would be lost unnoticed.
+/// A message delivered again with the same id and a different payload is a poison message: one of the two would be lost
+/// unnoticed.
 #[derive(Debug)]
 #[must_use]
 pub struct Dedup<S> {
@@ -110,27 +112,27 @@ impl<S> Clone for Dedup<S> {
 }
 
 impl<S: Store> Dedup<S> {
-    /// The marks of the consumer of that name, kept for [`WINDOW`].
+    /// The marks of the consumer with that name, kept for [`WINDOW`].
     ///
     /// # Errors
-    /// When the name is empty, too long, or not printable ASCII.
+    /// If the name is empty, too long, or not printable ASCII.
     pub fn new(guard: &Guard<S>, consumer: &str) -> Result<Self, DedupError> {
-        // What the guard itself runs for the two simple modes is a mark and nothing else: it may be run again.
+        // For the two simple modes the guard runs nothing but the mark, which may be repeated.
         let guarded = guard.operation(consumer)?.effect(Effect::Keyed)?.retention(WINDOW)?;
         Ok(Self { guarded, recipe: Recipe::default() })
     }
 
-    /// How long marks are kept. Longer than the broker keeps messages, or a message may come again after its mark is
-    /// forgotten, and is handled again.
+    /// Retention of marks: the dedup window. Must be longer than the broker's retention, or a message redelivered after
+    /// its mark was pruned is handled again.
     ///
     /// # Errors
-    /// When it is nothing.
+    /// If it is zero.
     pub fn window(self, window: Duration) -> Result<Self, DedupError> {
         Ok(Self { guarded: self.guarded.retention(window)?, ..self })
     }
 
-    /// How long whoever handles a message is believed alive without saying so: 30 seconds unless told otherwise. It is
-    /// said at a third of this. After a crash the message waits that long.
+    /// Lease of a message being handled. Default: 30 seconds. It is renewed after a third of that. After a crash the
+    /// message waits until it expires.
     ///
     /// # Errors
     /// Beyond [`LEASE_MIN`](crate::guard::LEASE_MIN) and [`LEASE_MAX`](crate::guard::LEASE_MAX).
@@ -138,26 +140,26 @@ impl<S: Store> Dedup<S> {
         Ok(Self { guarded: self.guarded.lease(lease)?, ..self })
     }
 
-    /// Finds out about what is in doubt, as [`Guarded::lookup`] does.
+    /// Looks up the outcome of effects in doubt, as [`Guarded::lookup`] does.
     pub fn lookup(self, lookup: impl Lookup, settle: Duration) -> Self {
         Self { guarded: self.guarded.lookup(lookup, settle), ..self }
     }
 
     /// At most once: see [`AtMostOnce`].
-    pub fn claim_before<W: Work>(self, work: W) -> AtMostOnce<S, W> {
+    pub fn at_most_once<W: Work>(self, work: W) -> AtMostOnce<S, W> {
         AtMostOnce::new(self, work)
     }
 
     /// At least once: see [`AtLeastOnce`].
-    pub fn mark_after<W: Work>(self, work: W) -> AtLeastOnce<S, W> {
+    pub fn at_least_once<W: Work>(self, work: W) -> AtLeastOnce<S, W> {
         AtLeastOnce::new(self, work)
     }
 
-    /// Claim, effect, finish: see [`ClaimFinish`].
+    /// Claim with a lease, effect, finish: see [`ClaimFinish`].
     ///
     /// # Errors
-    /// When the effect is atomic: mark and effect in one commit is what [`Inbox`](super::Inbox) does.
-    pub fn state_machine<W: Work>(self, effect: Effect, work: W) -> Result<ClaimFinish<S, W>, DedupError> {
+    /// If the effect is atomic: for mark and effect in one commit use the [`Inbox`](super::Inbox).
+    pub fn claim_finish<W: Work>(self, effect: Effect, work: W) -> Result<ClaimFinish<S, W>, DedupError> {
         let guarded = self.guarded.effect(effect)?;
         Ok(ClaimFinish::new(Self { guarded, ..self }, work))
     }
@@ -167,7 +169,7 @@ impl<S: Store> Dedup<S> {
         self.guarded.name().as_str()
     }
 
-    /// A message was found to be done: counted, and no sign that its work can be done now.
+    /// Counts a message that was already done. It is no evidence that the work succeeds now.
     fn found(&self, message: &Message) {
         duplicate_count::marked(message.identity().mark(self.consumer()), false);
     }
@@ -179,7 +181,7 @@ impl<S: Store> Dedup<S> {
     }
 }
 
-/// What is recorded of work that is done: that it is.
+/// The outcome recorded for finished work.
 fn done() -> Execution {
     Execution::completed(Outcome::new(0, ""))
 }

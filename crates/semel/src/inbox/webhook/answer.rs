@@ -1,4 +1,4 @@
-//! What a provider, or a stranger, is answered.
+//! The responses to webhook requests.
 
 use std::time::Duration;
 
@@ -11,10 +11,10 @@ use super::received::Done;
 use crate::http::problem::{Document, TYPES, seconds};
 use crate::observe::WebhookResult;
 
-/// The body of an answer.
+/// The body of a response.
 pub type ReceiverBody = Full<Bytes>;
 
-/// What became of a request.
+/// How a request ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum WebhookEnd {
     Done(Done),
@@ -34,7 +34,7 @@ pub(super) enum WebhookEnd {
 }
 
 impl WebhookEnd {
-    /// What it is counted as.
+    /// Its metric label.
     pub(super) fn result(self) -> WebhookResult {
         match self {
             Self::Done(Done::Now) => WebhookResult::Accepted,
@@ -55,13 +55,13 @@ impl WebhookEnd {
     fn status(self) -> StatusCode {
         match self {
             Self::Done(_) => StatusCode::OK,
-            // The same for all three: a stranger learns neither which tenants there are nor that a signature was right.
+            // The same for all three: a stranger must not learn which tenants exist or that a signature was valid.
             Self::Forged | Self::Stale | Self::UnknownTenant => StatusCode::UNAUTHORIZED,
             Self::Malformed | Self::Broken => StatusCode::BAD_REQUEST,
             Self::Method => StatusCode::METHOD_NOT_ALLOWED,
             Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Self::Slow => StatusCode::REQUEST_TIMEOUT,
-            // Rightly signed, so it is ours to mend, and to be sent again after that.
+            // The signature is valid: our fault. The provider sends it again after the fix.
             Self::MissingId | Self::Panicked => StatusCode::INTERNAL_SERVER_ERROR,
             Self::Busy | Self::Failed | Self::TimedOut => StatusCode::SERVICE_UNAVAILABLE,
         }
@@ -76,7 +76,7 @@ impl WebhookEnd {
                 ("WEBHOOK_METHOD_NOT_ALLOWED", "Webhooks are posted", "Use POST.")
             }
             StatusCode::PAYLOAD_TOO_LARGE => {
-                ("WEBHOOK_TOO_LARGE", "The webhook is too large", "Its body is larger than is read.")
+                ("WEBHOOK_TOO_LARGE", "The webhook is too large", "Its body is larger than the limit.")
             }
             StatusCode::REQUEST_TIMEOUT => (
                 "WEBHOOK_TOO_SLOW",
@@ -86,7 +86,7 @@ impl WebhookEnd {
             StatusCode::BAD_REQUEST => (
                 "WEBHOOK_MALFORMED",
                 "The webhook is not well formed",
-                "It is not signed as expected, or incomplete.",
+                "It is incomplete, or its signature is not in the expected format.",
             ),
             _ => ("WEBHOOK_NOT_HANDLED", "The webhook was not handled", "Send it again later."),
         };
@@ -145,10 +145,10 @@ mod tests {
     }
 
     #[test]
-    fn a_stranger_is_not_told_why() {
-        let told = |ended: WebhookEnd| format!("{:?}", ended.response(Duration::ZERO));
-        assert_eq!(told(WebhookEnd::Forged), told(WebhookEnd::Stale));
-        assert_eq!(told(WebhookEnd::Forged), told(WebhookEnd::UnknownTenant));
-        assert_eq!(told(WebhookEnd::Failed), told(WebhookEnd::TimedOut));
+    fn a_stranger_does_not_learn_why() {
+        let shown = |ended: WebhookEnd| format!("{:?}", ended.response(Duration::ZERO));
+        assert_eq!(shown(WebhookEnd::Forged), shown(WebhookEnd::Stale));
+        assert_eq!(shown(WebhookEnd::Forged), shown(WebhookEnd::UnknownTenant));
+        assert_eq!(shown(WebhookEnd::Failed), shown(WebhookEnd::TimedOut));
     }
 }

@@ -1,4 +1,4 @@
-//! Where a request says which event it brings.
+//! Where a request has its event id and kind.
 
 use std::cell::OnceCell;
 
@@ -10,15 +10,15 @@ use sha2::{Digest, Sha256};
 use super::header;
 use super::verifier::{Verified, VerifierError, VerifyError};
 
-/// A place in a request.
+/// A location in a request.
 #[derive(Clone, Debug)]
-pub(super) enum Place {
+pub(super) enum Location {
     Header(HeaderName),
     Json(String),
     Digest,
 }
 
-impl Place {
+impl Location {
     pub(super) fn header(name: &str) -> Result<Self, VerifierError> {
         Ok(Self::Header(header::name(name)?))
     }
@@ -32,7 +32,7 @@ impl Place {
     }
 }
 
-/// A request whose signature is right: whoever cannot sign has no document parsed.
+/// A request with a valid signature. The body of an unsigned request is never parsed.
 pub(super) struct Signed<'r> {
     headers: &'r HeaderMap,
     body: &'r [u8],
@@ -44,10 +44,10 @@ impl<'r> Signed<'r> {
         Self { headers, body, document: OnceCell::new() }
     }
 
-    pub(super) fn read(&self, place: &Place) -> Option<String> {
-        match place {
-            Place::Header(name) => header::only(self.headers, name.as_str()).ok().map(str::to_owned),
-            Place::Json(pointer) => {
+    pub(super) fn read(&self, location: &Location) -> Option<String> {
+        match location {
+            Location::Header(name) => header::only(self.headers, name.as_str()).ok().map(str::to_owned),
+            Location::Json(pointer) => {
                 let parse = || serde_json::from_slice(self.body).unwrap_or(Value::Null);
                 match self.document.get_or_init(parse).pointer(pointer)? {
                     Value::String(text) if !text.is_empty() => Some(text.clone()),
@@ -55,22 +55,22 @@ impl<'r> Signed<'r> {
                     _ => None,
                 }
             }
-            Place::Digest => {
+            Location::Digest => {
                 Some(Sha256::digest(self.body).iter().map(|byte| format!("{byte:02x}")).collect())
             }
         }
     }
 }
 
-/// Where id and kind are.
+/// The locations of id and kind.
 #[derive(Clone, Debug)]
 pub(super) struct EventId {
-    pub(super) id: Place,
-    pub(super) kind: Option<Place>,
+    pub(super) id: Location,
+    pub(super) kind: Option<Location>,
 }
 
 impl EventId {
-    pub(super) fn name(
+    pub(super) fn identify(
         &self,
         headers: &HeaderMap,
         body: &[u8],
@@ -86,14 +86,14 @@ impl EventId {
 mod tests {
     use super::*;
 
-    fn id(place: Place, body: &str) -> Option<String> {
-        let naming = EventId { id: place, kind: None };
-        naming.name(&HeaderMap::new(), body.as_bytes(), None).ok().map(|verified| verified.id)
+    fn id(location: Location, body: &str) -> Option<String> {
+        let event_id = EventId { id: location, kind: None };
+        event_id.identify(&HeaderMap::new(), body.as_bytes(), None).ok().map(|verified| verified.id)
     }
 
     #[test]
     fn an_id_is_a_text_or_a_whole_number() {
-        let at = |body| id(Place::json("/data/id").unwrap(), body);
+        let at = |body| id(Location::json("/data/id").unwrap(), body);
         assert_eq!(at(r#"{"data":{"id":"evt_1"}}"#).as_deref(), Some("evt_1"));
         assert_eq!(at(r#"{"data":{"id":18446744073709551615}}"#).as_deref(), Some("18446744073709551615"));
         for none in
@@ -101,14 +101,14 @@ mod tests {
         {
             assert_eq!(at(none), None, "{none}");
         }
-        // Deeper than is followed: no id, no panic.
+        // Deeper than the parser goes: no id, no panic.
         assert_eq!(at(&"[".repeat(100_000)), None);
-        assert!(Place::json("id").is_err());
+        assert!(Location::json("id").is_err());
     }
 
     #[test]
     fn a_digest_is_the_bodys() {
         let empty = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
-        assert_eq!(id(Place::Digest, "").as_deref(), Some(empty));
+        assert_eq!(id(Location::Digest, "").as_deref(), Some(empty));
     }
 }

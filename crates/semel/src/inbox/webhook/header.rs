@@ -1,4 +1,4 @@
-//! Headers that are signatures, timestamps and names: there once, short, and text.
+//! Headers with signatures, timestamps and ids: exactly one, short, and text.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -8,17 +8,17 @@ use http::header::HeaderName;
 use super::secrets::Signature;
 use super::verifier::{VerifierError, VerifyError};
 
-/// Longest header that is looked at, in bytes.
+/// Longest header that is read, in bytes.
 const HEADER_BYTES_MAX: usize = 4_096;
 /// Seconds until the year 33658.
 const TIMESTAMP_DIGITS_MAX: usize = 12;
 
-/// A header that has to be there. Of two with one name nobody can say which one was meant.
+/// A required header. Two with the same name are refused: it is not clear which one counts.
 pub(super) fn only<'h>(headers: &'h HeaderMap, name: &str) -> Result<&'h str, VerifyError> {
     let mut all = headers.get_all(name).iter();
     let value = all.next().ok_or(VerifyError::Malformed("a header is missing"))?;
     if all.next().is_some() {
-        return Err(VerifyError::Malformed("a header is there twice"));
+        return Err(VerifyError::Malformed("a header is present twice"));
     }
     let text = value.to_str().map_err(|_| VerifyError::Malformed("a header is not text"))?;
     match text.len() {
@@ -27,14 +27,14 @@ pub(super) fn only<'h>(headers: &'h HeaderMap, name: &str) -> Result<&'h str, Ve
     }
 }
 
-/// Seconds since 1970, in digits and nothing else.
+/// Seconds since 1970, digits only.
 pub(super) fn seconds(text: &str) -> Result<u64, VerifyError> {
-    let bad = VerifyError::Malformed("a timestamp is no number of seconds");
+    let bad = VerifyError::Malformed("a timestamp is not a number of seconds");
     let digits = (1..=TIMESTAMP_DIGITS_MAX).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_digit());
     if digits { text.parse().map_err(|_| bad) } else { Err(bad) }
 }
 
-/// A signature in hexadecimal digits, small letters only: written in one way.
+/// A signature in lower-case hexadecimal digits: only the canonical form.
 pub(super) fn hex(text: &str) -> Option<Signature> {
     let digit = |byte: u8| match byte {
         b'0'..=b'9' => Some(byte - b'0'),
@@ -52,7 +52,7 @@ pub(super) fn hex(text: &str) -> Option<Signature> {
     Some(signature)
 }
 
-/// A signature in base64, with its padding and nothing left over: written in one way.
+/// A signature in base64, with padding and no spare bits: only the canonical form.
 pub(super) fn base64(text: &str) -> Option<Signature> {
     STANDARD.decode(text).ok()?.try_into().ok()
 }

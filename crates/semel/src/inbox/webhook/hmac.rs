@@ -1,17 +1,17 @@
-//! HMAC-SHA256 in a header: what most other providers do.
+//! HMAC-SHA256 in a header: the scheme of most other providers.
 
 use std::time::Duration;
 
 use http::HeaderMap;
 use http::header::HeaderName;
 
-use super::event_id::{EventId, Place};
+use super::event_id::{EventId, Location};
 use super::header::{self, base64, hex};
 use super::secrets::Secrets;
 use super::timestamp::Tolerance;
 use super::verifier::{Verified, Verifier, VerifierError, VerifyError};
 
-/// Believes a header that is the HMAC-SHA256 of the body, or of a time and the body.
+/// Verifies a header with the HMAC-SHA256 of the body, or of a timestamp and the body.
 ///
 /// ```
 /// use semel::inbox::webhook::PlainHmac;
@@ -31,8 +31,8 @@ use super::verifier::{Verified, Verifier, VerifierError, VerifyError};
 /// # Ok::<(), semel::inbox::webhook::VerifierError>(())
 /// ```
 ///
-/// Without an id told, the SHA-256 of the body is the event's. An id in the body is signed; one in a header is not, and
-/// whoever has seen a request can bring its body again under another.
+/// Without a configured id, the SHA-256 of the body is the event's id. An id in the body is signed. One in a header is
+/// not: an attacker who has seen a request can replay its body under another id.
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct PlainHmac {
@@ -43,14 +43,14 @@ pub struct PlainHmac {
     timestamp: Option<HeaderName>,
     around: (String, String),
     tolerance: Tolerance,
-    naming: EventId,
+    event_id: EventId,
 }
 
 impl PlainHmac {
-    /// The signature is in that header, in hexadecimal digits, made with one of these secrets.
+    /// The signature is in that header, in hexadecimal digits, and uses one of these secrets.
     ///
     /// # Errors
-    /// When it is no header's name, one of the secrets is none, or there are none or too many.
+    /// If the header name or a secret is invalid, or there are no secrets or too many.
     pub fn new(
         header: &str,
         secrets: impl IntoIterator<Item = impl AsRef<str>>,
@@ -63,7 +63,7 @@ impl PlainHmac {
             timestamp: None,
             around: (String::new(), ".".to_owned()),
             tolerance: Tolerance::default(),
-            naming: EventId { id: Place::Digest, kind: None },
+            event_id: EventId { id: Location::Digest, kind: None },
         })
     }
 
@@ -73,67 +73,67 @@ impl PlainHmac {
         self
     }
 
-    /// The signature has this in front of it, as `sha256=`.
+    /// The signature has this prefix, such as `sha256=`.
     pub fn prefix(mut self, prefix: &str) -> Self {
         self.prefix = prefix.to_owned();
         self
     }
 
-    /// The time of signing is in that header, in seconds since 1970. It is always part of what is signed: a time that is not
-    /// could be made anew by anybody.
+    /// The timestamp is in that header, in seconds since 1970. It is always part of what is signed: otherwise anyone
+    /// could refresh it.
     ///
     /// # Errors
-    /// When it is no header's name.
+    /// If the header name is invalid.
     pub fn timestamp(mut self, header: &str) -> Result<Self, VerifierError> {
         self.timestamp = Some(header::name(header)?);
         Ok(self)
     }
 
-    /// What is signed before the time, and between time and body: nothing, and a full stop, unless told otherwise.
+    /// The text that is signed before the timestamp, and between timestamp and body. Default: nothing, and a full stop.
     pub fn signed(mut self, before: &str, between: &str) -> Self {
         self.around = (before.to_owned(), between.to_owned());
         self
     }
 
-    /// How far a signature's time may be from ours: [`TOLERANCE`](super::TOLERANCE) unless told otherwise.
+    /// How far a signature's timestamp may be from our clock. Default: [`TOLERANCE`](super::TOLERANCE).
     pub fn tolerance(mut self, tolerance: Duration) -> Self {
         self.tolerance = Tolerance::of(tolerance);
         self
     }
 
-    /// The event's id is at that place of its body (a JSON pointer, as `/id`).
+    /// The event's id is at that JSON pointer in the body, such as `/id`.
     ///
     /// # Errors
-    /// When it is no pointer.
+    /// If it is not a JSON pointer.
     pub fn id_at(mut self, pointer: &str) -> Result<Self, VerifierError> {
-        self.naming.id = Place::json(pointer)?;
+        self.event_id.id = Location::json(pointer)?;
         Ok(self)
     }
 
     /// The event's id is in that header.
     ///
     /// # Errors
-    /// When it is no header's name.
+    /// If the header name is invalid.
     pub fn id_header(mut self, name: &str) -> Result<Self, VerifierError> {
-        self.naming.id = Place::header(name)?;
+        self.event_id.id = Location::header(name)?;
         Ok(self)
     }
 
-    /// The event's kind is at that place of its body.
+    /// The event's kind is at that JSON pointer in the body.
     ///
     /// # Errors
-    /// When it is no pointer.
+    /// If it is not a JSON pointer.
     pub fn kind_at(mut self, pointer: &str) -> Result<Self, VerifierError> {
-        self.naming.kind = Some(Place::json(pointer)?);
+        self.event_id.kind = Some(Location::json(pointer)?);
         Ok(self)
     }
 
     /// The event's kind is in that header.
     ///
     /// # Errors
-    /// When it is no header's name.
+    /// If the header name is invalid.
     pub fn kind_header(mut self, name: &str) -> Result<Self, VerifierError> {
-        self.naming.kind = Some(Place::header(name)?);
+        self.event_id.kind = Some(Location::header(name)?);
         Ok(self)
     }
 }
@@ -141,12 +141,14 @@ impl PlainHmac {
 impl Verifier for PlainHmac {
     fn verify(&self, headers: &HeaderMap, body: &[u8], now_s: u64) -> Result<Verified, VerifyError> {
         let text = header::only(headers, self.signature.as_str())?;
-        let text = text.strip_prefix(&self.prefix).ok_or(VerifyError::Malformed("another prefix"))?;
+        let text = text
+            .strip_prefix(&self.prefix)
+            .ok_or(VerifyError::Malformed("the signature has another prefix"))?;
         let signature = if self.base64 { base64(text) } else { hex(&text.to_ascii_lowercase()) };
-        let signature = [signature.ok_or(VerifyError::Malformed("no signature by SHA-256"))?];
+        let signature = [signature.ok_or(VerifyError::Malformed("not an HMAC-SHA256 signature"))?];
         let Some(name) = &self.timestamp else {
             self.secrets.check(&[body], &signature)?;
-            return self.naming.name(headers, body, None);
+            return self.event_id.identify(headers, body, None);
         };
         let time = header::only(headers, name.as_str())?;
         let signed_at_s = header::seconds(time)?;
@@ -154,6 +156,6 @@ impl Verifier for PlainHmac {
         let signed = [before.as_bytes(), time.as_bytes(), between.as_bytes(), body];
         self.secrets.check(&signed, &signature)?;
         self.tolerance.check(signed_at_s, now_s)?;
-        self.naming.name(headers, body, Some(signed_at_s))
+        self.event_id.identify(headers, body, Some(signed_at_s))
     }
 }

@@ -1,13 +1,13 @@
-//! The webhook receiver: what a provider posts, checked first, then handled once in your transaction.
+//! The webhook receiver: verifies what a provider posts, then handles it once, in your transaction.
 //!
 //! ```text
-//!  POST ─▶ read (bounded) ─▶ signature over the raw body ─▶ named ─▶ your handler: begin ─▶ mark ─▶ your rows ─▶ commit ─▶ 200
-//!            413, 408          400, 401 (counted apart)      500       503: the provider sends again
+//!  POST ─▶ read (bounded) ─▶ verify raw body ─▶ event id ─▶ your handler: begin ─▶ mark ─▶ your rows ─▶ commit ─▶ 200
+//!           413, 408          400, 401          500          503: the provider retries
 //! ```
 //!
-//! Providers send an event until they get a success: twice when an answer is lost, again for days when there is none. The
-//! [verifier](Verifier) comes before anything else: a mark made before it could be made by anybody, and the true event would
-//! be left out. Success is said after the commit, so that what the provider stops sending is really there.
+//! Providers redeliver an event until they get a success: twice if a response is lost, for days if there is none. The
+//! [verifier](Verifier) runs first: if marks came before it, anyone could make one, and the real event would be
+//! skipped. The 200 is sent after the commit, so that an event the provider stops sending is really stored.
 //!
 //! ```
 //! # #[cfg(feature = "sqlite")]
@@ -38,7 +38,7 @@
 //!                 tx.execute("INSERT INTO paid (payment) VALUES (?1)", [event.id()]).map(drop)
 //!             })?;
 //!             tx.commit()?;
-//!             // Only now may the provider forget it.
+//!             // Only now may the provider stop sending it.
 //!             Ok::<_, Failed>(handled.into())
 //!         }
 //!     }
@@ -54,7 +54,7 @@
 //! #     let hex: String = mac.finalize().into_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
 //! #     format!("t={at},v1={hex}")
 //! # };
-//! // Stripe sends the event twice, and somebody else sends another one.
+//! // Stripe sends the event twice, and a stranger sends a forged one.
 //! let body = r#"{"id":"evt_1","type":"payment_intent.succeeded"}"#;
 //! let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?.as_secs();
 //! for (signature, status) in [(sign(now, body), 200), (sign(now, body), 200), (sign(now, "{}"), 401)] {
@@ -72,10 +72,10 @@
 //! | [`Stripe`] | time, body | `/id` of the body |
 //! | [`StandardWebhooks`], also Svix's headers | id, time, body | `webhook-id` |
 //! | [`Github`] | body | `X-GitHub-Delivery`, or the body's digest |
-//! | [`PlainHmac`] | body, or time and body | where you say |
+//! | [`PlainHmac`] | body, or time and body | as configured |
 //!
-//! What is not well formed, wrongly signed, signed too long ago and handled before is counted apart
-//! ([`WEBHOOK`](crate::observe::names::WEBHOOK)). More is in `docs/webhooks.md`.
+//! Malformed, forged, stale and duplicate requests are counted separately
+//! ([`WEBHOOK`](crate::observe::names::WEBHOOK)). See also `docs/webhooks.md`.
 
 mod answer;
 mod event_id;

@@ -1,4 +1,4 @@
-//! What a handler is given.
+//! The event that a handler receives.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,8 +11,8 @@ use super::verifier::Verified;
 use crate::inbox::handle::Handled;
 use crate::inbox::identity::{Identity, IdentityError};
 
-/// An event whose signature is right. To be handled with an [`Inbox`](crate::inbox::Inbox), for which it is the message: it
-/// is named by provider, tenant and event id.
+/// An event with a valid signature. Handle it with an [`Inbox`](crate::inbox::Inbox), to which it is the message:
+/// provider, tenant and event id are its identity.
 pub struct Received {
     identity: Identity,
     provider: Arc<str>,
@@ -34,27 +34,27 @@ impl Received {
         Ok(Self { identity, provider, tenant, verified, headers, body })
     }
 
-    /// Who sent it.
+    /// The provider that sent it.
     pub fn provider(&self) -> &str {
         &self.provider
     }
 
-    /// For whom, where the receiver has tenants.
+    /// Its tenant, if the receiver has tenants.
     pub fn tenant(&self) -> Option<&str> {
         self.tenant.as_deref()
     }
 
-    /// What the provider calls the event.
+    /// The provider's id of the event.
     pub fn id(&self) -> &str {
         &self.verified.id
     }
 
-    /// What kind of event it is, where the provider says so.
+    /// The kind of event, if the provider sends it.
     pub fn kind(&self) -> Option<&str> {
         self.verified.kind.as_deref()
     }
 
-    /// When it was signed, in seconds since 1970, where the provider says so. Each time it is sent it is signed anew.
+    /// When it was signed, in seconds since 1970, if the provider sends it. Each delivery is signed anew.
     pub fn signed_at_s(&self) -> Option<u64> {
         self.verified.signed_at_s
     }
@@ -64,15 +64,15 @@ impl Received {
         &self.headers
     }
 
-    /// The body as it came.
+    /// The raw body.
     pub fn body(&self) -> &Bytes {
         &self.body
     }
 
-    /// The body read as JSON.
+    /// The body parsed as JSON.
     ///
     /// # Errors
-    /// When it is no JSON, or of another shape.
+    /// If it is not JSON, or has another shape.
     pub fn json<T: DeserializeOwned>(&self) -> Result<T, serde_json::Error> {
         serde_json::from_slice(&self.body)
     }
@@ -84,7 +84,7 @@ impl AsRef<Identity> for Received {
     }
 }
 
-/// Without what is in it: payloads are personal, and headers hold signatures.
+/// Without body and headers: payloads are personal, and headers hold signatures.
 impl fmt::Debug for Received {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Received")
@@ -96,7 +96,7 @@ impl fmt::Debug for Received {
     }
 }
 
-/// The source of a provider's events. A provider's name has no slash, so where it ends is plain.
+/// The source of a provider's events. A provider's name has no slash, so it is clear where it ends.
 pub(super) fn source(provider: &str, tenant: Option<&str>) -> String {
     match tenant {
         Some(tenant) => format!("webhook:{provider}/{tenant}"),
@@ -104,14 +104,14 @@ pub(super) fn source(provider: &str, tenant: Option<&str>) -> String {
     }
 }
 
-/// What a handler says when it is safe to tell the provider: **after** the commit.
+/// What a handler returns when the provider may get its 200: **after** the commit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Done {
     /// The effect and its mark are committed.
     Now,
-    /// The mark was there before.
+    /// A duplicate: it was already marked.
     Already,
-    /// It is of no interest here, and may come again.
+    /// Not of interest here. It may be delivered again.
     Ignored,
 }
 

@@ -12,16 +12,16 @@ use super::verifier::Verifier;
 use crate::inbox::identity::{self, IdentityError};
 use crate::observe::{Metrics, WebhookCounters};
 
-/// Largest body that is read, unless told otherwise, in bytes.
+/// Default of the largest body, in bytes.
 pub const BODY_BYTES_MAX: usize = 1024 * 1024;
-/// Longest that a body may take to arrive, unless told otherwise.
+/// Default timeout for a body to arrive.
 pub const BODY_TIME_MAX: Duration = Duration::from_secs(10);
-/// Longest that the handler may take, unless told otherwise. Providers give up after 10 to 30 seconds.
+/// Default timeout of the handler. Providers give up after 10 to 30 seconds.
 pub const HANDLER_TIME_MAX: Duration = Duration::from_secs(20);
-/// Most requests handled at once, unless told otherwise.
+/// Default of the most requests handled at once.
 pub const IN_FLIGHT_MAX: usize = 256;
 
-/// Whose events these are, and how they are signed for them.
+/// A tenant: its name, and the verifier with its secrets.
 #[derive(Clone)]
 pub struct Tenant {
     pub(super) name: String,
@@ -29,10 +29,10 @@ pub struct Tenant {
 }
 
 impl Tenant {
-    /// The tenant of that name.
+    /// The tenant with that name.
     ///
     /// # Errors
-    /// When the name is empty, too long, or has control characters.
+    /// If the name is empty, too long, or has control characters.
     pub fn new(name: &str, verifier: impl Verifier) -> Result<Self, IdentityError> {
         let name = identity::name("a tenant's name", name)?;
         Ok(Self { name, verifier: Arc::new(verifier) })
@@ -47,18 +47,19 @@ impl fmt::Debug for Tenant {
 
 type Find = dyn Fn(&Parts) -> Option<Tenant> + Send + Sync;
 
-/// Whose verifier a request is checked with.
+/// How to find the verifier of a request.
 #[derive(Clone)]
 pub(super) enum Tenants {
     One(Arc<dyn Verifier>),
     Many(Arc<Find>),
 }
 
-/// Receives the webhooks of one provider: a [`Service`](tower_service::Service) to be mounted where they are posted. Cheap to
-/// clone.
+/// Receives the webhooks of one provider: a [`Service`](tower_service::Service) to mount where they are posted. Cheap
+/// to clone.
 ///
-/// Requests are checked first, over the body as it came. The handler gets only what is rightly signed, and the provider is
-/// answered with success only when the handler has said [`Done`](super::Done). See the [module](super) for an example.
+/// Verifies each request first, over the raw body. The handler gets only events with a valid signature, and the
+/// provider gets a 200 only after the handler has returned [`Done`](super::Done). See the [module](super) for an
+/// example.
 #[must_use]
 pub struct WebhookReceiver<H> {
     pub(super) handler: Arc<H>,
@@ -70,9 +71,9 @@ pub(super) struct Settings {
     pub(super) provider: Arc<str>,
     pub(super) tenants: Tenants,
     pub(super) counters: WebhookCounters,
-    /// For those who are read and checked.
+    /// For requests being read and verified.
     pub(super) in_check: Arc<Semaphore>,
-    /// For those who are handled.
+    /// For requests being handled.
     pub(super) in_flight: Arc<Semaphore>,
     pub(super) body_bytes_max: usize,
     pub(super) body_time_max: Duration,
@@ -84,23 +85,24 @@ impl<H, F> WebhookReceiver<H>
 where
     H: Fn(Received) -> F,
 {
-    /// Events that this verifier believes go to the handler. `provider` is part of what names an event: choose it once.
+    /// Events that this verifier accepts go to the handler. `provider` is part of an event's identity: choose it once.
     ///
     /// # Errors
-    /// When the provider's name is empty, too long, or has a slash or control characters.
+    /// If the provider's name is empty, too long, or has a slash or control characters.
     pub fn new(provider: &str, verifier: impl Verifier, handler: H) -> Result<Self, IdentityError> {
         Self::with(provider, Tenants::One(Arc::new(verifier)), handler)
     }
 
-    /// The same for several tenants, each with secrets of its own: `find` says whose a request is by its head, such as its
-    /// path. A request of nobody's is refused like one that is signed wrongly. The tenant is part of what names an event.
+    /// The same for several tenants, each with its own secrets: `find` returns the tenant of a request by its head,
+    /// such as its path. A request without a tenant is refused like a forged one. The tenant is part of an event's
+    /// identity.
     ///
     /// ```
     /// use std::collections::HashMap;
     ///
     /// use semel::inbox::webhook::{Done, Received, Stripe, Tenant, WebhookReceiver};
     ///
-    /// // Made once: asked for with every request.
+    /// // Created once, and looked up with every request.
     /// let tenants = HashMap::from([
     ///     ("acme".to_owned(), Tenant::new("acme", Stripe::new(["whsec_of_acme"])?)?),
     ///     ("globex".to_owned(), Tenant::new("globex", Stripe::new(["whsec_of_globex"])?)?),
@@ -118,7 +120,7 @@ where
     /// ```
     ///
     /// # Errors
-    /// When the provider's name is empty, too long, or has a slash or control characters.
+    /// If the provider's name is empty, too long, or has a slash or control characters.
     pub fn with_tenants(
         provider: &str,
         find: impl Fn(&Parts) -> Option<Tenant> + Send + Sync + 'static,
@@ -146,40 +148,40 @@ where
         Ok(Self { handler: Arc::new(handler), settings })
     }
 
-    /// Counts here what becomes of webhooks, under `semel_webhook_total`.
+    /// Counts webhooks by result here, as `semel_webhook_total`.
     pub fn metrics(mut self, metrics: &Metrics) -> Self {
         self.settings.counters = metrics.webhook(&self.settings.provider);
         self
     }
 
-    /// The largest body that is read: [`BODY_BYTES_MAX`] unless told otherwise. Larger ones are answered 413.
+    /// Largest body. Default: [`BODY_BYTES_MAX`]. A larger one gets a 413.
     pub fn body_bytes_max(mut self, bytes: usize) -> Self {
         self.settings.body_bytes_max = bytes;
         self
     }
 
-    /// The longest that a body may take to arrive: [`BODY_TIME_MAX`] unless told otherwise.
+    /// Timeout for a body to arrive. Default: [`BODY_TIME_MAX`].
     pub fn body_time_max(mut self, time: Duration) -> Self {
         self.settings.body_time_max = time;
         self
     }
 
-    /// The longest that the handler may take: [`HANDLER_TIME_MAX`] unless told otherwise. After that it is dropped, and its
-    /// transaction with it, and the provider is asked to send again.
+    /// Timeout of the handler. Default: [`HANDLER_TIME_MAX`]. Then it is dropped, and its transaction with it, and the
+    /// provider is asked to retry.
     pub fn handler_time_max(mut self, time: Duration) -> Self {
         self.settings.handler_time_max = time;
         self
     }
 
-    /// The most requests handled at once: [`IN_FLIGHT_MAX`] unless told otherwise. Others are answered 503. As many again are
-    /// read and checked meanwhile, so that what is signed wrongly takes no handler's place.
+    /// Most requests handled at once. Default: [`IN_FLIGHT_MAX`]. Others get a 503. As many again may be read and
+    /// verified, so that forged requests take no permit of a handler.
     pub fn in_flight_max(mut self, requests: usize) -> Self {
-        let places = || Arc::new(Semaphore::new(requests.clamp(1, Semaphore::MAX_PERMITS)));
-        (self.settings.in_check, self.settings.in_flight) = (places(), places());
+        let permits = || Arc::new(Semaphore::new(requests.clamp(1, Semaphore::MAX_PERMITS)));
+        (self.settings.in_check, self.settings.in_flight) = (permits(), permits());
         self
     }
 
-    /// What `Retry-After` says when an event could not be handled: 10 s unless told otherwise.
+    /// The `Retry-After` when an event could not be handled. Default: 10 s.
     pub fn retry_after(mut self, time: Duration) -> Self {
         self.settings.retry_after = time;
         self

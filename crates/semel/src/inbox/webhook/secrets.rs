@@ -1,22 +1,22 @@
-//! The secrets of one provider: several while they are changed.
+//! The secrets of one provider: several during a rotation.
 
 use hmac::Mac;
 
 use super::verifier::{VerifierError, VerifyError};
 use crate::signature::Secret;
 
-/// Most secrets of one verifier: the one in use, and those it takes the place of.
+/// Most secrets of one verifier: the current one, and those it replaces.
 pub const SECRETS_MAX: usize = 8;
-/// Most signatures of one request that are looked at; providers send one for each secret in use.
+/// Most signatures of one request that are checked. Providers send one for each secret in use.
 pub const SIGNATURES_MAX: usize = 16;
 
-/// Shorter ones can be found by trying; longer ones are a mistake.
+/// Shorter secrets can be guessed; longer ones are a mistake.
 const TEXT_BYTES: std::ops::RangeInclusive<usize> = 8..=1_024;
 
-/// HMAC-SHA256's.
+/// An HMAC-SHA256.
 pub(super) type Signature = [u8; 32];
 
-/// Never shown: what is in it does not show itself.
+/// Its `Debug` output does not contain the secrets.
 #[derive(Clone, Debug)]
 pub(super) struct Secrets(Vec<Secret>);
 
@@ -26,7 +26,7 @@ impl Secrets {
         Self::new(texts, |text| {
             if text.trim() != text || !TEXT_BYTES.contains(&text.len()) {
                 return Err(format!(
-                    "a secret has {} to {} bytes, without blanks around them",
+                    "a secret must have {} to {} bytes, without leading or trailing whitespace",
                     TEXT_BYTES.start(),
                     TEXT_BYTES.end()
                 ));
@@ -54,7 +54,7 @@ impl Secrets {
         Ok(Self(secrets))
     }
 
-    /// Whether one of the secrets made one of the signatures. The comparison takes the same time wherever they differ.
+    /// Checks that one of the secrets made one of the signatures. Compares in constant time.
     pub(super) fn check(&self, signed: &[&[u8]], signatures: &[Signature]) -> Result<(), VerifyError> {
         let made = |secret: &Secret| {
             let Some(mac) = secret.mac(signed) else { return false };

@@ -1,4 +1,4 @@
-//! The service: read, checked, named, handled, answered. In this order.
+//! The service: reads, verifies, identifies, handles and answers a request, in this order.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -43,11 +43,11 @@ where
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let Self { handler, settings } = self.clone();
         Box::pin(async move {
-            // Whatever panics, a verifier of the application's or its handler, the provider is told to send again.
+            // If the application's verifier or handler panics, the provider is asked to retry.
             let received = AssertUnwindSafe(settings.receive(handler, request)).catch_unwind();
             let ended = received.await.unwrap_or(WebhookEnd::Panicked);
             settings.counters.count(ended.result());
-            settings.told(ended);
+            settings.log(ended);
             if let WebhookEnd::Done(_) = ended {
                 crash::point(crash::BEFORE_ANSWER);
             }
@@ -65,30 +65,43 @@ impl Settings {
         B: Body<Data = Bytes>,
     {
         let (parts, body) = request.into_parts();
-        let received = match self.believe(parts, body).await {
+        let received = match self.authenticate(parts, body).await {
             Ok(received) => received,
             Err(ended) => return ended,
         };
-        // Only now: strangers are not to take the places of those who are rightly signed.
-        let Ok(_place) = self.in_flight.try_acquire() else { return WebhookEnd::Busy };
+        // Only now: forged requests must not take the permits of authentic ones.
+        let Ok(_permit) = self.in_flight.try_acquire() else { return WebhookEnd::Busy };
         let id = received.id().to_owned();
         let handled = async { handler(received).await };
         match tokio::time::timeout(self.handler_time_max, handled).await {
             Ok(Ok(done)) => WebhookEnd::Done(done),
             Ok(Err(error)) => {
                 let error: BoxError = error.into();
-                tracing::error!(provider = &*self.provider, event = id, %error, "a webhook was not handled");
+                tracing::error!(
+                    provider = &*self.provider,
+                    event = id,
+                    %error,
+                    "the handler of a webhook failed; the provider is asked to retry"
+                );
                 WebhookEnd::Failed
             }
             Err(_) => {
-                tracing::error!(provider = &*self.provider, event = id, "a webhook's handler took too long");
+                tracing::error!(
+                    provider = &*self.provider,
+                    event = id,
+                    "the handler of a webhook timed out; the provider is asked to retry"
+                );
                 WebhookEnd::TimedOut
             }
         }
     }
 
-    /// The request as an event, if it is one.
-    async fn believe<B: Body<Data = Bytes>>(&self, parts: Parts, body: B) -> Result<Received, WebhookEnd> {
+    /// The request as an event, if it is authentic.
+    async fn authenticate<B: Body<Data = Bytes>>(
+        &self,
+        parts: Parts,
+        body: B,
+    ) -> Result<Received, WebhookEnd> {
         if parts.method != Method::POST {
             return Err(WebhookEnd::Method);
         }
@@ -99,11 +112,12 @@ impl Settings {
                 (Some(tenant.name), tenant.verifier)
             }
         };
-        // Whoever is read and checked holds a body in memory, and so has a bound as well; a place for the handler it has not.
-        let Ok(_place) = self.in_check.try_acquire() else { return Err(WebhookEnd::Busy) };
+        // A request being verified has its body in memory, so it has a limit too; it does not use a permit of the
+        // handler.
+        let Ok(_permit) = self.in_check.try_acquire() else { return Err(WebhookEnd::Busy) };
         let body = self.read(body).await?;
         let verified = verify(&*verifier, &parts.headers, &body)?;
-        // An id or a tenant that is too long to be a name.
+        // The id or the tenant is too long for an identity.
         Received::new(Arc::clone(&self.provider), tenant, verified, parts.headers, body)
             .map_err(|_| WebhookEnd::MissingId)
     }
@@ -115,25 +129,31 @@ impl Settings {
                 Ok(body.data().clone())
             }
             Extent::Error => Err(WebhookEnd::Broken),
-            // What is known to be there is more than is read, or else the time was over.
+            // Either the body is known to be too large, or the time was up.
             _ if body.size_hint().lower() > self.body_bytes_max as u64 => Err(WebhookEnd::TooLarge),
             _ => Err(WebhookEnd::Slow),
         }
     }
 
-    /// What only we can mend is said aloud; strangers do not write our log.
-    fn told(&self, ended: WebhookEnd) {
+    /// Logs loudly only what we have to fix: strangers must not fill the log.
+    fn log(&self, ended: WebhookEnd) {
         let (provider, result) = (&*self.provider, ended.result().as_str());
         match ended {
-            WebhookEnd::Panicked => tracing::error!(provider, "a webhook's handler panicked"),
-            WebhookEnd::MissingId => tracing::error!(provider, "a webhook has no id where one was to be"),
+            WebhookEnd::Panicked => tracing::error!(
+                provider,
+                "the verifier or handler of a webhook panicked; the provider is asked to retry"
+            ),
+            WebhookEnd::MissingId => tracing::error!(
+                provider,
+                "a webhook with a valid signature has no event id; check where the verifier looks for it"
+            ),
             WebhookEnd::Stale => {
                 tracing::warn!(
                     provider,
-                    "a webhook was signed outside of the tolerance: sent again, or a clock is wrong"
+                    "a webhook's timestamp is outside the tolerance: a replay, or a clock is wrong"
                 );
             }
-            _ => tracing::debug!(provider, result, "webhook"),
+            _ => tracing::debug!(provider, result, "webhook answered"),
         }
     }
 }
@@ -144,9 +164,9 @@ fn verify(
     body: &[u8],
 ) -> Result<super::verifier::Verified, WebhookEnd> {
     let now_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    verifier.verify(headers, body, now_s).map_err(|refusal| match refusal {
+    verifier.verify(headers, body, now_s).map_err(|error| match error {
         VerifyError::Malformed(why) => {
-            tracing::debug!(why, "a webhook is not well formed");
+            tracing::debug!(why, "a webhook is malformed");
             WebhookEnd::Malformed
         }
         VerifyError::Forged => WebhookEnd::Forged,

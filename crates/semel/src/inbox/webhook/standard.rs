@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use http::HeaderMap;
 
-use super::event_id::{Place, Signed};
+use super::event_id::{Location, Signed};
 use super::header::{self, base64};
 use super::secrets::{SIGNATURES_MAX, Secrets, Signature};
 use super::timestamp::Tolerance;
@@ -14,39 +14,39 @@ use crate::signature::standard_parts;
 const PLAIN: [&str; 3] = ["webhook-id", "webhook-timestamp", "webhook-signature"];
 const SVIX: [&str; 3] = ["svix-id", "svix-timestamp", "svix-signature"];
 
-/// Believes what is signed as [Standard Webhooks](https://www.standardwebhooks.com) has it, as semel's own
-/// `sink::webhook` does: HMAC-SHA256 over id, time and body. The headers are `webhook-…`, or `svix-…` where there is no
-/// `webhook-id`. The event's id is the signed one; its kind the `type` of its body.
+/// Verifies signatures of [Standard Webhooks](https://www.standardwebhooks.com), which semel's own `sink::webhook`
+/// makes: HMAC-SHA256 over id, time and body. The headers are `webhook-…`, or `svix-…` if there is no `webhook-id`. The
+/// event's id is the signed one; its kind is the `type` in the body.
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct StandardWebhooks {
     secrets: Secrets,
     tolerance: Tolerance,
-    kind: Place,
+    kind: Location,
 }
 
 impl StandardWebhooks {
     /// With these secrets (`whsec_…`): several while one is rotated.
     ///
     /// # Errors
-    /// When one is none, or there are none or too many.
+    /// If a secret is invalid, or there are none or too many.
     pub fn new(secrets: impl IntoIterator<Item = impl AsRef<str>>) -> Result<Self, VerifierError> {
-        let kind = Place::json("/type")?;
+        let kind = Location::json("/type")?;
         Ok(Self { secrets: Secrets::standard(secrets)?, tolerance: Tolerance::default(), kind })
     }
 
-    /// How far a signature's time may be from ours: [`TOLERANCE`](super::TOLERANCE) unless told otherwise.
+    /// How far a signature's timestamp may be from our clock. Default: [`TOLERANCE`](super::TOLERANCE).
     pub fn tolerance(mut self, tolerance: Duration) -> Self {
         self.tolerance = Tolerance::of(tolerance);
         self
     }
 
-    /// The kind is in that header, as `semel-type` is from semel's sink.
+    /// The kind is in that header, such as `semel-type` from semel's sink.
     ///
     /// # Errors
-    /// When it is no header's name.
+    /// If the header name is invalid.
     pub fn kind_header(mut self, name: &str) -> Result<Self, VerifierError> {
-        self.kind = Place::header(name)?;
+        self.kind = Location::header(name)?;
         Ok(self)
     }
 }
@@ -64,7 +64,7 @@ impl Verifier for StandardWebhooks {
     }
 }
 
-/// `v1,base64`, separated by blanks. Other versions are for other keys than ours.
+/// `v1,base64`, separated by spaces. Other versions use other kinds of keys.
 fn parse(text: &str) -> Result<Vec<Signature>, VerifyError> {
     let ours = text.split(' ').filter_map(|item| item.strip_prefix("v1,"));
     let signatures: Vec<_> = ours.take(SIGNATURES_MAX).filter_map(base64).collect();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use http::HeaderMap;
 
-use super::event_id::{EventId, Place};
+use super::event_id::{EventId, Location};
 use super::header::{self, hex};
 use super::secrets::{SIGNATURES_MAX, Secrets, Signature};
 use super::timestamp::Tolerance;
@@ -12,27 +12,27 @@ use super::verifier::{Verified, Verifier, VerifierError, VerifyError};
 
 const HEADER: &str = "stripe-signature";
 
-/// Believes what [Stripe](https://docs.stripe.com/webhooks) has signed: HMAC-SHA256 over time and body. The event's id is the
-/// `id` of its body, its kind the `type`.
+/// Verifies what [Stripe](https://docs.stripe.com/webhooks) signs: HMAC-SHA256 over time and body. The event's id is
+/// the `id` in the body, its kind the `type`.
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct Stripe {
     secrets: Secrets,
     tolerance: Tolerance,
-    naming: EventId,
+    event_id: EventId,
 }
 
 impl Stripe {
     /// With these signing secrets (`whsec_…`, as the dashboard shows them): several while one is rolled.
     ///
     /// # Errors
-    /// When one is none, or there are none or too many.
+    /// If a secret is invalid, or there are none or too many.
     pub fn new(secrets: impl IntoIterator<Item = impl AsRef<str>>) -> Result<Self, VerifierError> {
-        let naming = EventId { id: Place::json("/id")?, kind: Some(Place::json("/type")?) };
-        Ok(Self { secrets: Secrets::text(secrets)?, tolerance: Tolerance::default(), naming })
+        let event_id = EventId { id: Location::json("/id")?, kind: Some(Location::json("/type")?) };
+        Ok(Self { secrets: Secrets::text(secrets)?, tolerance: Tolerance::default(), event_id })
     }
 
-    /// How far a signature's time may be from ours: [`TOLERANCE`](super::TOLERANCE) unless told otherwise.
+    /// How far a signature's timestamp may be from our clock. Default: [`TOLERANCE`](super::TOLERANCE).
     pub fn tolerance(mut self, tolerance: Duration) -> Self {
         self.tolerance = Tolerance::of(tolerance);
         self
@@ -45,11 +45,11 @@ impl Verifier for Stripe {
         let signed_at_s = header::seconds(time)?;
         self.secrets.check(&[time.as_bytes(), b".", body], &signatures)?;
         self.tolerance.check(signed_at_s, now_s)?;
-        self.naming.name(headers, body, Some(signed_at_s))
+        self.event_id.identify(headers, body, Some(signed_at_s))
     }
 }
 
-/// The time as it is written, and the signatures of the one scheme that counts. `v0` is for test events and proves nothing.
+/// The timestamp as sent, and the signatures of scheme `v1`. `v0` is for test events and proves nothing.
 fn parse(text: &str) -> Result<(&str, Vec<Signature>), VerifyError> {
     let (mut time, mut signatures) = (None, Vec::new());
     let items = text.split(',').map(|item| item.split_once('='));

@@ -1,11 +1,11 @@
-//! How old a signature may be.
+//! How old a signature may be: protection against replay.
 
 use std::time::Duration;
 
 use super::verifier::VerifyError;
 
-/// How far a signature's time may be from ours, before and after, unless told otherwise: what Stripe and Standard Webhooks
-/// recommend.
+/// Default of how far a signature's timestamp may be from our clock, in either direction. Stripe and Standard Webhooks
+/// recommend it.
 pub const TOLERANCE: Duration = Duration::from_secs(5 * 60);
 
 #[derive(Clone, Copy, Debug)]
@@ -16,7 +16,7 @@ impl Tolerance {
         Self(tolerance)
     }
 
-    /// Both ends are still inside.
+    /// Both bounds are inclusive.
     pub(super) fn check(self, signed_at_s: u64, now_s: u64) -> Result<(), VerifyError> {
         if signed_at_s.abs_diff(now_s) <= self.0.as_secs() { Ok(()) } else { Err(VerifyError::Stale) }
     }

@@ -1,18 +1,18 @@
-//! The seam to a provider's way of signing.
+//! The trait for a provider's signature scheme.
 
 use std::sync::Arc;
 
 use http::HeaderMap;
 
-/// Says whether a request is the provider's, and which event it brings.
+/// Checks that a request comes from the provider, and finds its event id.
 ///
-/// The law: it looks at the body as it came, byte for byte, and at nothing of what the body says before the signature is
-/// found right. It does no I/O, reads no clock and does not panic, whatever it is given.
+/// The law: it checks the signature over the raw body, byte for byte, and parses the body only after that. It does no
+/// I/O, reads no clock and never panics on malformed input.
 pub trait Verifier: Send + Sync + 'static {
     /// Checks a request that arrived at `now_s`, in seconds since 1970.
     ///
     /// # Errors
-    /// When it is not to be believed, or names no event.
+    /// If the request is not authentic, or has no event id.
     fn verify(&self, headers: &HeaderMap, body: &[u8], now_s: u64) -> Result<Verified, VerifyError>;
 }
 
@@ -22,60 +22,59 @@ impl<V: Verifier + ?Sized> Verifier for Arc<V> {
     }
 }
 
-/// What is known of a request whose signature is right.
+/// What is known of a request with a valid signature.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Verified {
-    /// What the provider calls the event: the same each time it is sent.
+    /// The provider's id of the event: the same on each delivery.
     pub id: String,
-    /// What kind of event it is, where the provider says so.
+    /// The kind of event, if the provider sends it.
     pub kind: Option<String>,
-    /// When it was signed, in seconds since 1970, where the provider says so.
+    /// When it was signed, in seconds since 1970, if the provider sends it.
     pub signed_at_s: Option<u64>,
 }
 
-/// Why a request is not believed.
+/// Why a request was refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum VerifyError {
-    /// It is not signed in the way of the provider.
-    #[error("not signed in the way of the provider: {0}")]
+    /// It does not follow the provider's signature scheme.
+    #[error("the request does not follow the provider's signature scheme: {0}")]
     Malformed(&'static str),
-    /// It is well formed, and no secret makes this signature.
-    #[error("no secret makes this signature")]
+    /// It is well formed, but no secret matches the signature.
+    #[error("the signature matches none of the configured secrets")]
     Forged,
-    /// The signature is right, and was made too long ago or too far ahead: somebody sends again what was caught, or a clock
-    /// is wrong.
-    #[error("signed outside of the tolerance")]
+    /// The signature is valid, but too old or too far in the future: a replay, or a wrong clock.
+    #[error("the signature's timestamp is outside the tolerance")]
     Stale,
-    /// The signature is right, but there is no id where one was to be: a matter of configuration.
-    #[error("it does not say which event it is")]
+    /// The signature is valid, but there is no id at the configured location: a configuration error.
+    #[error("the request has no event id at the configured location")]
     MissingId,
 }
 
-/// Why a verifier cannot be made.
+/// Why a verifier cannot be created.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum VerifierError {
     /// No secret, or more than [`SECRETS_MAX`](super::SECRETS_MAX).
-    #[error("a verifier has 1 to {max} secrets; this one has {count}", max = super::SECRETS_MAX)]
+    #[error("a verifier must have 1 to {max} secrets; this one has {count}", max = super::SECRETS_MAX)]
     Count {
         /// How many there were.
         count: usize,
     },
-    /// A secret that is none. It is not shown.
+    /// An invalid secret. It is not shown.
     #[error("{why}")]
     Secret {
-        /// What a secret is like.
+        /// What a secret must look like.
         why: String,
     },
-    /// A header's name that is none.
-    #[error("{name:?} is no header's name")]
+    /// An invalid header name.
+    #[error("{name:?} is not a valid header name")]
     Header {
         /// What it was.
         name: String,
     },
-    /// A place in a JSON document that is none.
-    #[error("{pointer:?} is no place in a JSON document: it begins with /")]
+    /// An invalid JSON pointer.
+    #[error("{pointer:?} is not a JSON pointer: it must begin with /")]
     Pointer {
         /// What it was.
         pointer: String,

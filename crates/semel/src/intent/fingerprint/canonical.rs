@@ -1,4 +1,4 @@
-//! JSON in a form that forgets its spelling and nothing else.
+//! JSON in a canonical form that ignores its spelling and nothing else.
 //!
 //! The grammar is RFC 8259's, strictly. A general JSON value would not do: it merges duplicate keys and turns
 //! numbers into doubles, and both make one request of two. RFC 8785 writes doubles too. A fingerprint is
@@ -12,7 +12,7 @@
 //! | array | `[`, elements, `]` |
 //! | object | `{`, for each member its key as a string and its value, `}`; sorted by key |
 //!
-//! Each form shows its own end (FF occurs in no UTF-8 text), so two values never have one form.
+//! Each form marks its own end (FF occurs in no UTF-8 text), so two values never share a form.
 
 use std::cell::Cell;
 use std::mem;
@@ -20,10 +20,10 @@ use std::mem;
 use super::select::{Cursor, Found, Selection, Step};
 use super::{decimal, string};
 
-/// Room for putting objects in order that is made beforehand, at most.
+/// Space reserved beforehand for sorting objects, at most.
 const ORDER_BYTES: usize = 4 << 10;
 
-/// Room that is kept from one form to the next, at most.
+/// Buffers kept from one form to the next, at most.
 const ROOM_BYTES_MAX: usize = 16 << 10;
 const ROOM_MEMBERS_MAX: usize = 256;
 
@@ -59,7 +59,7 @@ pub(super) struct Canonical {
 }
 
 thread_local! {
-    /// Room for the next form: each request needs some, and only for a moment.
+    /// Buffers for the next form: each request needs some, and only for a moment.
     static ROOM: Cell<(Vec<u8>, Vec<Member>)> = const { Cell::new((Vec::new(), Vec::new())) };
 }
 
@@ -69,7 +69,7 @@ impl Drop for Canonical {
         if bytes.capacity() <= ROOM_BYTES_MAX && members.capacity() <= ROOM_MEMBERS_MAX {
             bytes.clear();
             members.clear();
-            // A thread that ends keeps no room.
+            // A thread that ends keeps no buffers.
             let _ = ROOM.try_with(|room| room.set((bytes, members)));
         }
     }
@@ -84,7 +84,7 @@ pub(super) fn canonicalise(
     // Checked once and in bulk; afterwards strings can be copied as they are.
     std::str::from_utf8(text).map_err(|_| CanonicalError::Syntax)?;
     let (mut out, members) = ROOM.try_with(Cell::take).unwrap_or_default();
-    // Room to put an object in order behind itself, where it is not much.
+    // Space to sort an object behind itself, where it is not much.
     out.reserve(text.len() + text.len().min(ORDER_BYTES) + 16);
     let mut walk = Walk { text, at: 0, out, members, selection, chosen: false };
     walk.value(selection.root(), depth_max)?;
@@ -186,7 +186,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Reads a member; says whether the object's form is still right as it stands.
+    /// Reads a member; returns whether the object's form is still right as it stands.
     fn member(&mut self, cursor: Cursor, depth_left: usize, first: usize) -> Result<bool, CanonicalError> {
         let start = self.out.len();
         self.string()?;
@@ -209,8 +209,8 @@ impl Walk<'_> {
         Ok(kept && follows)
     }
 
-    /// Reads the value that was found; says whether it counts. One that does not is read all the same, so that
-    /// what is wrong with it is seen.
+    /// Reads the value that was found; returns whether it counts. A dropped value is read all the same, so that its
+    /// errors are noticed.
     fn found(&mut self, found: Found, depth_left: usize) -> Result<bool, CanonicalError> {
         let (cursor, kept) = match found {
             Found::Kept(cursor) => (cursor, true),
@@ -233,7 +233,7 @@ impl Walk<'_> {
         if members.windows(2).any(|pair| key(&pair[0]) == key(&pair[1])) {
             return Err(CanonicalError::DuplicateKey);
         }
-        // Put in order behind itself, then moved to its place.
+        // Sorted behind itself, then moved into place.
         let end = self.out.len();
         for member in members.iter().filter(|member| member.kept) {
             self.out.extend_from_within(member.start..member.end);

@@ -1,12 +1,12 @@
 //! JSON numbers as exact decimals.
 //!
-//! Doubles would make one request of `9007199254740993` and `9007199254740992`. Here a number is its sign, its
-//! digits without zeros at either end, and a power of ten: `1.0`, `1` and `10e-1` are all `+1;`, and nothing
-//! is ever expanded, so `1e999999999` costs what its text costs.
+//! Doubles would turn `9007199254740993` and `9007199254740992` into one request. Here a number is its sign, its
+//! digits without zeros at either end, and a power of ten: `1.0`, `1` and `10e-1` are all `+1;`, and nothing is ever
+//! expanded, so `1e999999999` costs what its text costs.
 
 use super::canonical::CanonicalError;
 
-/// Reads the number at the start of `text`, appends its canonical form to `out`, and says how long it was.
+/// Reads the number at the start of `text`, appends its canonical form to `out`, and returns its length.
 ///
 /// The form is `+` or `-`, digits, `e` and an exponent unless that is 0, and `;`. It ends itself, so whatever
 /// follows cannot be mistaken for part of it.
@@ -50,7 +50,7 @@ pub(super) fn canonicalise(text: &[u8], out: &mut Vec<u8>) -> Result<usize, Cano
     Ok(at)
 }
 
-/// As [`write()`], for what most numbers are.
+/// As [`write()`], for the common case.
 fn write_whole(negative: bool, whole: &[u8], out: &mut Vec<u8>) -> Result<(), CanonicalError> {
     let significant = trim_end(whole);
     out.push(if negative && !significant.is_empty() { b'-' } else { b'+' });

@@ -20,12 +20,12 @@ const VOLATILE: &[&str] = &[
     "x-request-id", "x-stainless-retry-count", "x-stripe-client-telemetry",
 ];
 
-/// Families of them.
+/// Prefixes of volatile headers.
 const VOLATILE_PREFIXES: &[&str] = &["x-b3-", "x-datadog-", "x-envoy-", "x-forwarded-"];
 
 /// The names in lower case, sorted, once each.
 ///
-/// A volatile one is an error and not left out in silence: whoever chose it believes that it counts.
+/// A volatile one is an error and not silently left out: the recipe's author believes that it counts.
 pub(super) fn choose(names: Vec<String>) -> Result<Vec<String>, RecipeError> {
     let mut chosen = Vec::with_capacity(names.len());
     for given in names {

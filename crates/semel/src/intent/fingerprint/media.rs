@@ -10,7 +10,7 @@ const JSON: &str = "application/json";
 /// boundary is random. The essence is in it: the same bytes as a form and as text are two requests to the
 /// handler that chooses by it.
 pub(super) fn essence(content_type: &str) -> Cow<'_, str> {
-    // What most send, as it is written here.
+    // The most common spelling.
     if content_type == JSON {
         return Cow::Borrowed(JSON);
     }

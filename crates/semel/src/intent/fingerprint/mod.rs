@@ -88,8 +88,8 @@ pub enum Comparison {
     Same,
     /// Another request under the same key: a mistake of the client.
     Different,
-    /// The record was made by other rules than today's, so nothing can be said. Replay, and count it: to
-    /// call it different would turn every retry that spans a deploy into an error.
+    /// The record was made by other rules than today's, so the two cannot be compared. Replay, and count it: to call
+    /// it different would turn every retry that spans a deploy into an error.
     OtherRecipe,
 }
 

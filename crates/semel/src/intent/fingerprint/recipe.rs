@@ -54,7 +54,7 @@ pub struct RecipeBuilder {
     query_order_matters: bool,
 }
 
-/// Settings that make no recipe.
+/// Invalid settings of a recipe.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RecipeError {
@@ -64,14 +64,14 @@ pub enum RecipeError {
         /// The header, in lower case.
         name: String,
     },
-    /// No header can have that name.
-    #[error("`{name}` is no header name")]
+    /// An invalid header name.
+    #[error("`{name}` is not a valid header name")]
     HeaderName {
         /// The name as given.
         name: String,
     },
     /// More than [`HEADERS_MAX`] headers.
-    #[error("{count} headers are chosen; at most {HEADERS_MAX} may be")]
+    #[error("{count} headers are chosen; at most {HEADERS_MAX} are allowed")]
     TooManyHeaders {
         /// How many were chosen.
         count: usize,
@@ -85,7 +85,7 @@ pub enum RecipeError {
         why: &'static str,
     },
     /// More than [`FIELD_PATHS_MAX`] paths included, or as many excluded.
-    #[error("{count} field paths are included or excluded; at most {FIELD_PATHS_MAX} may be")]
+    #[error("{count} field paths are included or excluded; at most {FIELD_PATHS_MAX} are allowed")]
     TooManyFieldPaths {
         /// How many there are.
         count: usize,
@@ -98,7 +98,7 @@ pub enum RecipeError {
     },
 }
 
-/// A value of which no fingerprint can be made.
+/// Why a value has no fingerprint.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FingerprintError {
@@ -187,8 +187,8 @@ impl Recipe {
     pub(super) fn json(&self, text: &[u8], frame: &mut Frame) -> Result<(), CanonicalError> {
         let form = canonical::canonicalise(text, &self.selection, self.depth_max)?;
         if self.selection.chooses() && !form.chosen {
-            // None of the fields that count is there: a body of another shape, or a misspelt path. Taken at
-            // its word the recipe would make all such bodies one and the same.
+            // None of the fields that count is there: a body of another shape, or a misspelt path. Without this the
+            // recipe would make all such bodies the same.
             let all = canonical::canonicalise(text, &self.selection.without_choice(), self.depth_max)?;
             frame.part(Tag::BodyJsonUnchosen, &all.bytes);
         } else {
@@ -280,7 +280,7 @@ impl RecipeBuilder {
     /// The recipe.
     ///
     /// # Errors
-    /// If a header is volatile or no header name, a path is malformed, or a bound is exceeded.
+    /// If a header is volatile or has an invalid name, a path is malformed, or a bound is exceeded.
     pub fn build(mut self) -> Result<Recipe, RecipeError> {
         let headers = headers::choose(std::mem::take(&mut self.headers))?;
         let selection = Selection::new(&self.included, &self.excluded)?;
@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_that_nobody_sent_do_not_make_all_values_equal() {
+    fn fields_that_were_not_sent_do_not_make_all_values_equal() {
         let recipe = build(Recipe::builder().include_field("/order/amount").exclude_field("/at"));
         let value =
             |text: &str| recipe.value(&serde_json::from_str::<serde_json::Value>(text).unwrap()).unwrap();

@@ -28,7 +28,7 @@ pub struct RequestDigest<'a> {
     recipe: &'a Recipe,
     method: &'a str,
     route: &'a str,
-    /// The first one has a place of its own: mostly there is no other.
+    /// The first one is stored inline: mostly there is no other.
     path_value: Option<(&'a str, &'a str)>,
     path_values: Vec<(&'a str, &'a str)>,
     query: &'a str,
@@ -89,7 +89,7 @@ impl<'a> RequestDigest<'a> {
         frame.part(Tag::Route, self.route.as_bytes());
 
         if !self.path_values.is_empty() {
-            // Where it came from: values of one name keep their order.
+            // Back to the front: values of one name keep their order.
             let first = self.path_value.take();
             self.path_values.splice(..0, first);
             self.path_values.sort_by_key(|&(name, _)| name);

@@ -2,8 +2,8 @@
 
 use super::canonical::CanonicalError;
 
-/// Decodes the string whose opening quote stands before `text`, appends it to `out`, and says how long it was
-/// with its closing quote. `text` is UTF-8; the caller has checked.
+/// Decodes the string whose opening quote stands before `text`, appends it to `out`, and returns its length with its
+/// closing quote. `text` is UTF-8; the caller has checked.
 pub(super) fn decode(text: &[u8], out: &mut Vec<u8>) -> Result<usize, CanonicalError> {
     let mut at = 0;
     loop {
@@ -19,7 +19,7 @@ pub(super) fn decode(text: &[u8], out: &mut Vec<u8>) -> Result<usize, CanonicalE
     }
 }
 
-/// How many bytes come before a quote, a backslash, a control character or the end. Eight are looked at together.
+/// How many bytes come before a quote, a backslash, a control character or the end. Checks eight at a time.
 fn plain(text: &[u8]) -> usize {
     const EACH: u64 = u64::from_le_bytes([1; 8]);
     const TOP: u64 = EACH << 7;
@@ -28,8 +28,8 @@ fn plain(text: &[u8]) -> usize {
         let word = u64::from_le_bytes(*eight);
         let quote = word ^ (EACH * b'"' as u64);
         let backslash = word ^ (EACH * b'\\' as u64);
-        // A byte that is less than what is taken from it borrows, and its top bit shows it. A borrow only reaches
-        // the bytes behind, so the first of them is right.
+        // A byte that is less than what is subtracted from it borrows, and its top bit shows it. A borrow only
+        // reaches the bytes behind, so the first of them is right.
         let borrows = (quote.wrapping_sub(EACH) & !quote)
             | (backslash.wrapping_sub(EACH) & !backslash)
             | (word.wrapping_sub(EACH * 0x20) & !word);
@@ -71,7 +71,7 @@ fn unicode(text: &[u8], out: &mut Vec<u8>) -> Result<usize, CanonicalError> {
     } else {
         (unit, 4)
     };
-    // What is left to fail is a low half without its high one.
+    // The only failure left is a low half without its high one.
     let decoded = char::from_u32(code).ok_or(CanonicalError::Surrogate)?;
     out.extend_from_slice(decoded.encode_utf8(&mut [0; 4]).as_bytes());
     Ok(length)
@@ -100,7 +100,7 @@ mod tests {
     #[test]
     fn eight_at_a_time_stop_where_one_at_a_time_do() {
         let stops = |byte: &u8| matches!(byte, b'"' | b'\\' | 0..0x20);
-        // Every byte at every place, before and behind every other that a borrow could reach.
+        // Every byte at every position, before and behind every other that a borrow could reach.
         for byte in 0..=u8::MAX {
             for neighbour in [0, 0x1F, b' ', b'!', b'"', b'#', b'[', b'\\', b']', 0x7F, 0x80, 0xA2, 0xFF] {
                 for at in 0..19 {

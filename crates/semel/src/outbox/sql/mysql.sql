@@ -1,6 +1,6 @@
 -- Events to be published, version 1.
 
--- One row: what these tables are.
+-- One row: the version and the lineage of these tables.
 CREATE TABLE semel_outbox_meta (
     only_row tinyint  NOT NULL PRIMARY KEY CHECK (only_row = 1),
     version  int      NOT NULL,
@@ -8,9 +8,9 @@ CREATE TABLE semel_outbox_meta (
 ) ENGINE = InnoDB;
 INSERT INTO semel_outbox_meta VALUES (1, 1, UUID());
 
--- The last number given away in each part. Whoever appends holds the row until the commit, so numbers become visible
--- in their order and a reader may go by them: what is lower and not there yet will never be. The price: within a
--- part one transaction appends at a time.
+-- The last number assigned in each partition. An append locks the row until the commit, so numbers become visible in
+-- their order and a reader may rely on them: a lower number that is missing never appears later. The price: one
+-- transaction at a time appends to a partition.
 CREATE TABLE semel_outbox_part (
     part smallint NOT NULL PRIMARY KEY,
     n    bigint   NOT NULL
@@ -50,15 +50,15 @@ BEGIN
     SET NEW.n = (SELECT p.n FROM semel_outbox_part p WHERE p.part = NEW.part);
 END;
 
--- The relays that poll, each with a lease (ms) it renews every few seconds. Whose lease is over is dead, and its parts
--- are taken by the others.
+-- The relays that poll, each with a lease (ms) that it renews every few seconds. When a lease expires, others take over
+-- its partitions.
 CREATE TABLE semel_outbox_relay (
     id          char(36) CHARACTER SET ascii COLLATE ascii_bin NOT NULL PRIMARY KEY,
     lease_until bigint   NOT NULL
 ) ENGINE = InnoDB;
 
--- How far polling has come in each part: up to after_n everything is published, and what lies between after_n and until_n
--- is being sent. Nobody changes a row whose epoch is not theirs.
+-- The polling cursor of each partition: everything up to after_n is published, and the events after after_n up to
+-- until_n are in flight. A relay changes a row only under its own epoch (fencing).
 CREATE TABLE semel_outbox_cursor (
     part    smallint NOT NULL PRIMARY KEY,
     epoch   bigint   NOT NULL DEFAULT 0,
@@ -69,8 +69,8 @@ CREATE TABLE semel_outbox_cursor (
 ) ENGINE = InnoDB;
 INSERT INTO semel_outbox_cursor (part) SELECT part FROM semel_outbox_part;
 
--- Keys whose events are held back because one of them could not be published, by their SHA-256: a whole key is too long
--- for an index. due_at: when it is tried again, in ms; never by itself when null.
+-- Parked keys: one of their events could not be published. Stored by SHA-256, because a whole key is too long for an
+-- index. due_at: time of the next retry, in ms; null: no automatic retry.
 CREATE TABLE semel_outbox_parked_key (
     hash   binary(32) NOT NULL PRIMARY KEY,
     part   smallint   NOT NULL,
@@ -79,7 +79,7 @@ CREATE TABLE semel_outbox_parked_key (
     KEY semel_outbox_parked_by_due (due_at)
 ) ENGINE = InnoDB;
 
--- What is held back, whole, in the order it is to be published in (n). The first of a key has the error.
+-- Parked and held events, complete, in publishing order (n). The first event of a key has the error.
 CREATE TABLE semel_outbox_parked (
     n               bigint        NOT NULL AUTO_INCREMENT PRIMARY KEY,
     hash            binary(32)    NOT NULL,

@@ -1,7 +1,6 @@
--- Events to be published, version 1. Needs PostgreSQL 13. Nothing names a schema: everything is found by the
--- search_path.
+-- Events to be published, version 1. Needs PostgreSQL 13. No name has a schema: the search_path decides.
 
--- One row: what these tables are. A cursor that was written under another lineage belongs to other tables.
+-- One row: the version and the lineage of these tables. A cursor written under another lineage belongs to other tables.
 CREATE TABLE semel_outbox_meta (
     only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row),
     version  integer NOT NULL,
@@ -9,27 +8,27 @@ CREATE TABLE semel_outbox_meta (
 );
 INSERT INTO semel_outbox_meta (version) VALUES (1);
 
--- CACHE 1: a session that keeps a few for later would publish its second event before another's first.
+-- CACHE 1: a session with cached numbers would have its second event published before another session's first.
 CREATE SEQUENCE semel_outbox_seq AS bigint CACHE 1;
 
--- Only ever inserted into. Four tables in a ring, each taking 2^20 events in its turn, so that what was published
--- long ago is emptied by TRUNCATE and nothing is left for a vacuum.
+-- Insert-only. A ring of four tables, each filled with 2^20 events in turn: retention empties old tables with TRUNCATE,
+-- and vacuum has nothing to do.
 --
 -- From any language: INSERT INTO semel_outbox (topic, type, key, payload) VALUES (…). The rest has defaults.
 CREATE TABLE semel_outbox (
     seq             bigint      NOT NULL DEFAULT nextval('semel_outbox_seq'),
-    -- What the cursor goes by. Not the system column xmin: that one has the id of a savepoint's subtransaction.
+    -- The cursor uses this, not the system column xmin, which has the id of a savepoint's subtransaction.
     xid             xid8        NOT NULL DEFAULT pg_current_xact_id(),
     made_at         timestamptz NOT NULL DEFAULT clock_timestamp(),
     id              uuid        NOT NULL DEFAULT gen_random_uuid(),
     topic           text        NOT NULL,
     type            text        NOT NULL,
-    key             text,                  -- events of one key are published in order; else of one aggregate_id
+    key             text,                  -- events of one key are published in order; without it, of one aggregate_id
     aggregate_type  text,
     aggregate_id    text,
     content_type    text        NOT NULL DEFAULT 'application/json',
     headers         jsonb,                 -- {"name": "text", …}
-    idempotency_key text,                  -- a second event with the same one is left out
+    idempotency_key text,                  -- a second event with the same key is left out
     trace_parent    text,                  -- W3C Trace Context
     intent          bytea,                 -- the intent that caused it
     payload         bytea       NOT NULL
@@ -43,7 +42,8 @@ CREATE TABLE semel_outbox_3 PARTITION OF semel_outbox FOR VALUES IN (3);
 CREATE INDEX semel_outbox_by_seq ON semel_outbox (seq);
 CREATE INDEX semel_outbox_by_xid ON semel_outbox (xid, seq);
 
--- The keys of events that have one. Apart, because a unique key over the ring would have to contain the place in it.
+-- The idempotency keys of events. A separate table, because a unique index over the ring would have to include its
+-- partition expression.
 CREATE TABLE semel_outbox_key (
     key     text        COLLATE "C" PRIMARY KEY,
     seq     bigint      NOT NULL,
@@ -51,7 +51,7 @@ CREATE TABLE semel_outbox_key (
 );
 CREATE INDEX semel_outbox_key_by_age ON semel_outbox_key (made_at);
 
--- Waits for whoever is about to append the same key, then leaves the row out.
+-- Waits for a concurrent append of the same key, then leaves the row out.
 CREATE FUNCTION semel_outbox_once() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO semel_outbox_key (key, seq) VALUES (NEW.idempotency_key, NEW.seq) ON CONFLICT (key) DO NOTHING;
@@ -64,22 +64,23 @@ $$;
 CREATE TRIGGER semel_outbox_once BEFORE INSERT ON semel_outbox
 FOR EACH ROW WHEN (NEW.idempotency_key IS NOT NULL) EXECUTE FUNCTION semel_outbox_once();
 
--- The relays that poll, each with a lease it renews every few seconds. Whose lease is over is dead, and its lanes are
--- taken by the others.
+-- The relays that poll, each with a lease that it renews every few seconds. When a lease expires, others take over its
+-- partitions.
 CREATE TABLE semel_outbox_relay (
     id          uuid        PRIMARY KEY,
     lease_until timestamptz NOT NULL
 ) WITH (fillfactor = 50);
 
--- How far polling has come, in 16 lanes; an event's lane is a hash of what its order is kept by. A lane walks through
--- the window of what `high` sees and `low` does not, by seq: up to after_seq everything is published, and what lies
--- between after_seq and until_seq is being sent. Nobody changes a row whose epoch is not theirs. No index: there are 16
--- rows, and while somebody's transaction is open a unique one would look through all their versions at each update.
+-- The polling cursor, in 16 outbox partitions (column lane): a hash of the key that an event is ordered by. A partition
+-- scans the window of what `high` sees and `low` does not, by seq: everything up to after_seq is published, and the
+-- events after after_seq up to until_seq are in flight. A relay changes a row only under its own epoch (fencing). No
+-- index: there are 16 rows, and while any transaction is open, a unique index would scan all their versions at each
+-- update.
 CREATE TABLE semel_outbox_cursor (
     lane      smallint    NOT NULL,
     epoch     bigint      NOT NULL DEFAULT 0,
     owner     uuid,
-    lineage   text,                                -- the tables and the cluster that the snapshots are of
+    lineage   text,                                -- the tables and the cluster that the snapshots belong to
     low       pg_snapshot NOT NULL DEFAULT '3:3:', -- sees nothing
     high      pg_snapshot,
     after_seq bigint      NOT NULL DEFAULT 0,
@@ -88,10 +89,10 @@ CREATE TABLE semel_outbox_cursor (
 ALTER TABLE semel_outbox_cursor REPLICA IDENTITY FULL;
 INSERT INTO semel_outbox_cursor (lane) SELECT generate_series(0, 15);
 
--- How far reading the log by a replication slot has come: everything up to `acked` is published, and of the
--- transaction that comes then the events up to `place`. The server is told so only after it is written here; a slot
--- that is further was made or moved by somebody else. walk: while events are published from the table, because the log
--- does not have them any more, the snapshot that sees them.
+-- The CDC position of a replication slot: everything up to `acked` is published, and of the next transaction the events
+-- up to `place`. The relay confirms a position to the server only after it is written here; a slot that is further was
+-- created or moved by something else. walk: the snapshot that sees the events, while they are published from the table
+-- because the log no longer has them.
 CREATE TABLE semel_outbox_slot (
     name       text        PRIMARY KEY,
     lineage    text        NOT NULL,               -- the tables, the cluster and its timeline
@@ -102,8 +103,7 @@ CREATE TABLE semel_outbox_slot (
     noted_at   timestamptz NOT NULL DEFAULT clock_timestamp()
 ) WITH (fillfactor = 50);
 
--- Keys whose events are held back because one of them could not be published. due_at: when it is tried again; never
--- by itself when null.
+-- Parked keys: one of their events could not be published. due_at: time of the next retry; null: no automatic retry.
 CREATE TABLE semel_outbox_parked_key (
     key    text        COLLATE "C" PRIMARY KEY,
     lane   smallint    NOT NULL,
@@ -112,7 +112,7 @@ CREATE TABLE semel_outbox_parked_key (
 );
 CREATE INDEX semel_outbox_parked_by_due ON semel_outbox_parked_key (due_at);
 
--- What is held back, whole, in the order it is to be published in (n). The first of a key has the error.
+-- Parked and held events, complete, in publishing order (n). The first event of a key has the error.
 CREATE TABLE semel_outbox_parked (
     n               bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     parked_key      text        COLLATE "C" NOT NULL,

@@ -1,6 +1,6 @@
 -- Events to be published, version 1.
 
--- One row: what these tables are.
+-- One row: the version and the lineage of these tables.
 CREATE TABLE semel_outbox_meta (
     only_row INTEGER PRIMARY KEY CHECK (only_row = 1),
     version  INTEGER NOT NULL,
@@ -8,8 +8,8 @@ CREATE TABLE semel_outbox_meta (
 ) STRICT;
 INSERT INTO semel_outbox_meta VALUES (1, 1, lower(hex(randomblob(16))));
 
--- There is one writer, so numbers become visible in their order. AUTOINCREMENT: the number of the last event is never
--- given away again, also after that event was pruned.
+-- SQLite has one writer, so numbers become visible in their order. AUTOINCREMENT: the number of the last event is never
+-- reused, even after that event was pruned.
 --
 -- From any language: INSERT INTO semel_outbox (topic, type, key, payload) VALUES (…). The rest has defaults.
 CREATE TABLE semel_outbox (
@@ -34,8 +34,8 @@ CREATE TABLE semel_outbox (
 
 CREATE UNIQUE INDEX semel_outbox_once ON semel_outbox (idempotency_key) WHERE idempotency_key IS NOT NULL;
 
--- How far the relay has come: up to after_seq everything is published, and what lies between after_seq and until_seq is
--- being sent. One relay at a time has the lease; nobody changes the row whose epoch is not theirs.
+-- The polling cursor: everything up to after_seq is published, and the events after after_seq up to until_seq are in
+-- flight. One relay at a time has the lease; a relay changes the row only under its own epoch (fencing).
 CREATE TABLE semel_outbox_cursor (
     only_row    INTEGER PRIMARY KEY CHECK (only_row = 1),
     epoch       INTEGER NOT NULL,
@@ -47,8 +47,8 @@ CREATE TABLE semel_outbox_cursor (
 ) STRICT;
 INSERT INTO semel_outbox_cursor VALUES (1, 0, NULL, 0, NULL, 0, NULL);
 
--- Keys whose events are held back because one of them could not be published. due_at: when it is tried again, in ms;
--- never by itself when null.
+-- Parked keys: one of their events could not be published. due_at: time of the next retry, in ms; null: no automatic
+-- retry.
 CREATE TABLE semel_outbox_parked_key (
     key    TEXT    PRIMARY KEY,
     tries  INTEGER NOT NULL DEFAULT 0,
@@ -56,7 +56,7 @@ CREATE TABLE semel_outbox_parked_key (
 ) STRICT;
 CREATE INDEX semel_outbox_parked_by_due ON semel_outbox_parked_key (due_at) WHERE due_at IS NOT NULL;
 
--- What is held back, whole, in the order it is to be published in (n). The first of a key has the error.
+-- Parked and held events, complete, in publishing order (n). The first event of a key has the error.
 CREATE TABLE semel_outbox_parked (
     n               INTEGER PRIMARY KEY AUTOINCREMENT,
     parked_key      TEXT    NOT NULL,

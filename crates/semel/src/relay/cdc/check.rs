@@ -1,4 +1,4 @@
-//! Whether the server is set up for reading its log, before anything depends on it.
+//! Checks whether the server is set up for logical replication, before anything depends on it.
 
 use std::fmt;
 
@@ -6,34 +6,34 @@ use uuid::Uuid;
 
 use super::options::{Cdc, CdcOutbox, Names};
 use super::setup::{self, Published};
-use super::slot::Known;
+use super::slot::SlotState;
 use super::table::Table;
 use crate::relay::outbox_reader::OutboxReaderError;
 use crate::relay::poll::postgres::leased_session::{LeasedSession, get};
 use crate::store::postgres::statement::Sql;
 
-/// Less than this is soon used up by a sink that is down.
+/// While a sink is down, less than this is used up soon.
 const KEEP_BYTES_MIN: i64 = 1 << 30;
 
-/// Something that was looked at.
+/// The result of one check.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Finding {
-    /// How grave it is.
+    /// How severe it is.
     pub gravity: Severity,
-    /// What was looked at, in a word or two.
+    /// What was checked, in a word or two.
     pub about: &'static str,
     /// What was found, and what to do.
     pub says: String,
 }
 
-/// How grave a finding is.
+/// How severe a finding is.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 #[non_exhaustive]
 pub enum Severity {
     /// As it should be.
     Fine,
-    /// It works, and there is something to know.
+    /// It works, but has a risk.
     Warning,
     /// It cannot work.
     Error,
@@ -55,30 +55,30 @@ fn found(gravity: Severity, about: &'static str, says: impl Into<String>) -> Fin
 }
 
 impl CdcOutbox {
-    /// Looks at the server, the rights, the slot and the publication. Changes nothing. An error here means that the
-    /// server could not be asked; a standby is one.
+    /// Checks the server, the privileges, the slot and the publication. Changes nothing. An error means that the checks
+    /// could not run, for example because the server is a standby.
     pub async fn check(&self) -> Result<Vec<Finding>, OutboxReaderError> {
         let cdc = &self.cdc;
-        let link = LeasedSession::open(&cdc.outbox, Uuid::nil()).await?;
-        let names = cdc.stream.names(link.lineage.store());
-        let table = setup::table(&link, cdc.stream.table.as_ref()).await?;
-        let known = Known::ask(&link, &names.slot).await?;
+        let leased = LeasedSession::open(&cdc.outbox, Uuid::nil()).await?;
+        let names = cdc.stream.names(leased.lineage.store());
+        let table = setup::table(&leased, cdc.stream.table.as_ref()).await?;
+        let state = SlotState::query(&leased, &names.slot).await?;
         let mut findings = Vec::new();
-        server(&link, known.slot.is_some(), &mut findings).await?;
-        slot(cdc, &names, &known, &mut findings);
-        publication(cdc, &link, &names, &table, &mut findings).await?;
+        server(&leased, state.slot.is_some(), &mut findings).await?;
+        slot(cdc, &names, &state, &mut findings);
+        publication(cdc, &leased, &names, &table, &mut findings).await?;
         if table.routed.is_some() {
-            let says = "should the slot be lost, events of rows that are deleted by then are lost, and the relay stops; \
-                        keep rows for a while to be able to look";
+            let says = "if the slot is lost, events whose rows are already deleted are lost too, and the relay stops; \
+                        keep rows for a while, so that you can check";
             findings.push(found(Severity::Warning, "table", says));
         }
-        link.close().await;
+        leased.close().await;
         Ok(findings)
     }
 }
 
 async fn server(
-    link: &LeasedSession,
+    leased: &LeasedSession,
     has_slot: bool,
     findings: &mut Vec<Finding>,
 ) -> Result<(), OutboxReaderError> {
@@ -93,18 +93,18 @@ async fn server(
                       (SELECT setting::bigint FROM pg_settings WHERE name = 'wal_sender_timeout')",
         types: &[],
     };
-    let rows = link.query(&ASK, &[]).await?;
+    let rows = leased.query(&ASK, &[]).await?;
     let Some(row) = rows.first() else { return Ok(()) };
     let level: String = get(row, 0)?;
     findings.push(if level == "logical" {
         found(Severity::Fine, "wal_level", "logical")
     } else {
-        found(Severity::Error, "wal_level", format!("{level}: set it to logical, and restart the server"))
+        found(Severity::Error, "wal_level", format!("{level}; set it to logical and restart the server"))
     });
     findings.push(if get::<Option<bool>>(row, 1)?.unwrap_or(false) {
         found(Severity::Fine, "rights", "this user may replicate")
     } else {
-        found(Severity::Error, "rights", "this user may not replicate: ALTER ROLE … REPLICATION")
+        found(Severity::Error, "rights", "this user may not replicate; run ALTER ROLE … REPLICATION")
     });
     let (slots_max, slots): (i64, i64) = (get(row, 2)?, get(row, 3)?);
     findings.push(if slots < slots_max || has_slot {
@@ -113,14 +113,14 @@ async fn server(
         found(
             Severity::Error,
             "slots",
-            format!("all {slots_max} used: raise max_replication_slots, or drop one"),
+            format!("all {slots_max} used; raise max_replication_slots, or drop an unused slot"),
         )
     });
     let (senders_max, senders): (i64, i64) = (get(row, 4)?, get(row, 5)?);
     findings.push(if senders < senders_max {
         found(Severity::Fine, "senders", format!("{senders} of {senders_max} used"))
     } else {
-        found(Severity::Error, "senders", format!("all {senders_max} used: raise max_wal_senders"))
+        found(Severity::Error, "senders", format!("all {senders_max} used; raise max_wal_senders"))
     });
     // In megabytes.
     let keep: i64 = get::<Option<i64>>(row, 6)?.unwrap_or(-1);
@@ -128,45 +128,48 @@ async fn server(
         ..0 => found(
             Severity::Warning,
             "max_slot_wal_keep_size",
-            "not set: while no relay runs the slot fills the server's disk; set it, the table has all events",
+            "not set: while no relay runs, the slot fills the server's disk; set it, because the table has all events",
         ),
         _ if keep.saturating_mul(1 << 20) < KEEP_BYTES_MIN => found(
             Severity::Warning,
             "max_slot_wal_keep_size",
-            format!("{keep} MB is little: the slot is soon lost, and its events come from the table"),
+            format!("{keep} MB is low: the slot is soon lost, and its events come from the table; raise it"),
         ),
         _ => found(Severity::Fine, "max_slot_wal_keep_size", format!("{keep} MB")),
     });
     if get::<Option<i64>>(row, 7)? == Some(0) {
-        let says = "0: a connection that is dead is never noticed; the default is 60s";
+        let says = "0: the server never notices a dead connection; set it, the default is 60s";
         findings.push(found(Severity::Warning, "wal_sender_timeout", says));
     }
     Ok(())
 }
 
-fn slot(cdc: &Cdc, names: &Names, known: &Known, findings: &mut Vec<Finding>) {
+fn slot(cdc: &Cdc, names: &Names, state: &SlotState, findings: &mut Vec<Finding>) {
     let name = &names.slot;
-    findings.push(match &known.slot {
-        None if cdc.stream.create => found(Severity::Fine, "slot", format!("{name} will be made")),
+    findings.push(match &state.slot {
+        None if cdc.stream.create => found(Severity::Fine, "slot", format!("{name} will be created")),
         None => found(
             Severity::Error,
             "slot",
-            format!("{name} is not there: SELECT pg_create_logical_replication_slot('{name}', 'pgoutput')"),
+            format!(
+                "{name} does not exist; create it with: SELECT \
+                 pg_create_logical_replication_slot('{name}', 'pgoutput')"
+            ),
         ),
         Some(slot) if slot.plugin != "pgoutput" || !slot.here => found(
             Severity::Error,
             "slot",
-            format!("{name} is not one of pgoutput in this database; name another"),
+            format!("{name} does not use pgoutput, or belongs to another database; choose another slot name"),
         ),
         Some(slot) if slot.lost => found(
             Severity::Warning,
             "slot",
-            format!("{name} is lost ({}); it is made anew", known.wal_status),
+            format!("{name} is lost ({}); the next relay recreates it", state.wal_status),
         ),
         Some(slot) => {
-            let held = known.held_bytes.unwrap_or(0);
+            let held = state.held_bytes.unwrap_or(0);
             let (user, status) =
-                (slot.used_by.map_or("nobody".into(), |pid| format!("pid {pid}")), &known.wal_status);
+                (slot.used_by.map_or("no connection".into(), |pid| format!("pid {pid}")), &state.wal_status);
             let gravity = if status == "unreserved" || held > cdc.stream.warn_bytes {
                 Severity::Warning
             } else {
@@ -175,7 +178,7 @@ fn slot(cdc: &Cdc, names: &Names, known: &Known, findings: &mut Vec<Finding>) {
             found(
                 gravity,
                 "slot",
-                format!("{name} is used by {user}, {status}, and holds {held} bytes of the log"),
+                format!("{name} is used by {user}, {status}, and retains {held} bytes of the log"),
             )
         }
     });
@@ -183,22 +186,30 @@ fn slot(cdc: &Cdc, names: &Names, known: &Known, findings: &mut Vec<Finding>) {
 
 async fn publication(
     cdc: &Cdc,
-    link: &LeasedSession,
+    leased: &LeasedSession,
     names: &Names,
     table: &Table,
     findings: &mut Vec<Finding>,
 ) -> Result<(), OutboxReaderError> {
     let name = &names.publication;
-    findings.push(match setup::published(link, names, table).await? {
-        None if cdc.stream.create => found(Severity::Fine, "publication", format!("{name} will be made")),
-        None => found(Severity::Error, "publication", setup::create_publication(names, table)),
+    findings.push(match setup::published(leased, names, table).await? {
+        None if cdc.stream.create => found(Severity::Fine, "publication", format!("{name} will be created")),
+        None => found(
+            Severity::Error,
+            "publication",
+            format!("{name} does not exist; create it with: {}", setup::create_publication(names, table)),
+        ),
         Some(Published { ours: false, .. }) => found(
             Severity::Error,
             "publication",
-            format!("{name} does not have {}.{}: ALTER PUBLICATION … ADD TABLE", table.schema, table.name),
+            format!(
+                "{name} does not have {}.{}; run ALTER PUBLICATION … ADD TABLE",
+                table.schema, table.name
+            ),
         ),
         Some(Published { inserts: false, .. }) => {
-            found(Severity::Error, "publication", format!("{name} has no inserts: SET (publish = 'insert')"))
+            let says = format!("{name} has no inserts; run ALTER PUBLICATION … SET (publish = 'insert')");
+            found(Severity::Error, "publication", says)
         }
         Some(published @ Published { filtered: true, .. }) => {
             found(Severity::Error, "publication", published.leaves_out(names, table).unwrap_or_default())
@@ -208,7 +219,7 @@ async fn publication(
                 Severity::Warning,
                 "publication",
                 format!(
-                    "{name} has more than the inserts into our table: all of it is sent, and left out here"
+                    "{name} has more than the inserts into our table: the server sends it all, and the relay skips it"
                 ),
             )
         }

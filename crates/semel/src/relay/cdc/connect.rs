@@ -1,5 +1,5 @@
-//! How a replication connection is made. The driver for SQL has no way to ask for one, so the few messages at the
-//! beginning are sent here; secrets, TLS and addresses are those of the URL.
+//! Opens a replication connection. The SQL driver cannot request one, so the few startup messages are sent here.
+//! Credentials, TLS and addresses are those of the URL.
 
 use std::time::Duration;
 
@@ -18,30 +18,30 @@ use crate::relay::poll::postgres::leased_session::{ANY_BYTES, LeasedSession};
 use crate::store::postgres::connect::{Connections, Duplex};
 use crate::store::postgres::statement::Sql;
 
-/// Texts as we read them, and a stream that no time limit of the role's ends.
+/// Text formats as we parse them, and no timeout of the role that would end the stream.
 const SETTINGS: &str = "-c bytea_output=hex -c DateStyle=ISO -c statement_timeout=0 -c lock_timeout=0 \
     -c idle_in_transaction_session_timeout=0 -c extra_float_digits=1";
 
-/// Connects, for replication, within a bound.
+/// Opens a replication connection within the connect timeout.
 pub(super) async fn connect(connections: &Connections) -> Result<ReplicationConnection, CdcError> {
-    let patience = connections.options.connect_timeout();
-    match tokio::time::timeout(patience, any(connections)).await {
-        Ok(wire) => wire,
-        Err(_) => Err(CdcError::Late(patience)),
+    let timeout = connections.options.connect_timeout();
+    match tokio::time::timeout(timeout, first_primary(connections)).await {
+        Ok(connection) => connection,
+        Err(_) => Err(CdcError::TimedOut(timeout)),
     }
 }
 
-/// The first host that takes writes, as it is for SQL: only there is a slot of ours. After a promotion the standby may be
-/// named before the primary.
-async fn any(connections: &Connections) -> Result<ReplicationConnection, CdcError> {
+/// The first host that accepts writes, as for SQL: only the primary has our slot. After a promotion the URL may name
+/// the standby first.
+async fn first_primary(connections: &Connections) -> Result<ReplicationConnection, CdcError> {
     let config = connections.options.config();
-    let mut last = CdcError::Refused("the URL names no host".into());
+    let mut last = CdcError::Refused("the URL has no host; add one".into());
     let ports = config.get_ports();
     for (at, host) in config.get_hosts().iter().enumerate() {
         let port = ports.get(at).or(ports.first()).copied().unwrap_or(5432);
         match primary(connections, config, host, port).await {
-            Ok(wire) => return Ok(wire),
-            Err(broken) => last = broken,
+            Ok(connection) => return Ok(connection),
+            Err(error) => last = error,
         }
     }
     Err(last)
@@ -53,10 +53,10 @@ async fn primary(
     host: &Host,
     port: u16,
 ) -> Result<ReplicationConnection, CdcError> {
-    let mut wire = one(connections, config, host, port).await?;
-    let rows = wire.command("SELECT pg_is_in_recovery()").await?;
+    let mut connection = one(connections, config, host, port).await?;
+    let rows = connection.command("SELECT pg_is_in_recovery()").await?;
     match rows.first().and_then(|row| row.first()) {
-        Some(Some(standby)) if standby == "f" => Ok(wire),
+        Some(Some(standby)) if standby == "f" => Ok(connection),
         _ => {
             let message = "the server is a standby".to_owned();
             Err(CdcError::Server { state: "25006".into(), message })
@@ -81,9 +81,9 @@ async fn one(
             Box::new(tokio::net::UnixStream::connect(path.join(format!(".s.PGSQL.{port}"))).await?)
         }
     };
-    let mut wire = ReplicationConnection::new(socket);
-    greet(&mut wire, config).await?;
-    Ok(wire)
+    let mut connection = ReplicationConnection::new(socket);
+    start_up(&mut connection, config).await?;
+    Ok(connection)
 }
 
 /// Asks for TLS as the URL says.
@@ -99,19 +99,20 @@ async fn secure(
     let mut request = BytesMut::new();
     frontend::ssl_request(&mut request);
     socket.write_all(&request).await?;
-    // One byte and no more: whatever came behind it in the clear would be taken for the server's word.
+    // Exactly one byte: plaintext injected after it must not be read as the server's.
     if socket.read_u8().await? == b'S' {
         return connections.secure(name, socket).await.map_err(CdcError::Refused);
     }
     match config.get_ssl_mode() {
-        SslMode::Require => Err(CdcError::Refused("the server has no TLS, and ?sslmode= asks for it".into())),
+        SslMode::Require => Err(CdcError::Refused("the server has no TLS, but ?sslmode= requires it".into())),
         _ => Ok(Box::new(socket)),
     }
 }
 
-async fn greet(wire: &mut ReplicationConnection, config: &Config) -> Result<(), CdcError> {
-    let user = config.get_user().ok_or_else(|| CdcError::Refused("the URL names no user".into()))?;
-    let said = [
+/// Sends the startup message and authenticates.
+async fn start_up(connection: &mut ReplicationConnection, config: &Config) -> Result<(), CdcError> {
+    let user = config.get_user().ok_or_else(|| CdcError::Refused("the URL has no user; add one".into()))?;
+    let parameters = [
         ("client_encoding", "UTF8"),
         ("user", user),
         ("database", config.get_dbname().unwrap_or(user)),
@@ -119,15 +120,15 @@ async fn greet(wire: &mut ReplicationConnection, config: &Config) -> Result<(), 
         ("options", SETTINGS),
         ("application_name", config.get_application_name().unwrap_or("semel")),
     ];
-    wire.put(|output| frontend::startup_message(said, output))?;
-    wire.flush().await?;
+    connection.put(|output| frontend::startup_message(parameters, output))?;
+    connection.flush().await?;
     let mut secret = Secret { user, password: config.get_password(), scram: None };
     loop {
-        let Frame { tag, body } = wire.receive().await?;
+        let Frame { tag, body } = connection.receive().await?;
         match tag {
-            b'R' => secret.answer(wire, config, body).await?,
-            b'Z' => return wire.command(ANY_BYTES).await.map(drop),
-            // The key by which it could be cancelled.
+            b'R' => secret.answer(connection, config, body).await?,
+            b'Z' => return connection.command(ANY_BYTES).await.map(drop),
+            // The key for cancelling queries.
             _ => {}
         }
     }
@@ -142,7 +143,7 @@ struct Secret<'a> {
 impl Secret<'_> {
     async fn answer(
         &mut self,
-        wire: &mut ReplicationConnection,
+        connection: &mut ReplicationConnection,
         config: &Config,
         body: Bytes,
     ) -> Result<(), CdcError> {
@@ -152,41 +153,48 @@ impl Secret<'_> {
             return Ok(());
         }
         if config.get_channel_binding() == ChannelBinding::Require {
-            return Err(CdcError::Refused("replication connections have no channel binding".into()));
+            return Err(CdcError::Refused(
+                "replication connections do not support channel binding; remove channel_binding=require"
+                    .into(),
+            ));
         }
-        let password = self.password.ok_or_else(|| CdcError::Refused("the URL has no password".into()))?;
-        let lost = || CdcError::Nonsense("an answer to nothing that was asked".into());
+        let password = self.password.ok_or_else(|| {
+            CdcError::Refused("the server asks for a password, but the URL has none".into())
+        })?;
+        let unexpected = || CdcError::Malformed("unexpected authentication message".into());
         match asked {
-            3 => wire.put(|output| frontend::password_message(password, output))?,
+            3 => connection.put(|output| frontend::password_message(password, output))?,
             5 => {
-                let salt = input.take(4)?.as_ref().try_into().map_err(|_| lost())?;
+                let salt = input.take(4)?.as_ref().try_into().map_err(|_| unexpected())?;
                 let hash = md5_hash(self.user.as_bytes(), password, salt);
-                wire.put(|output| frontend::password_message(hash.as_bytes(), output))?;
+                connection.put(|output| frontend::password_message(hash.as_bytes(), output))?;
             }
             10 => {
                 let scram = sasl::ScramSha256::new(password, sasl::ChannelBinding::unsupported());
                 let scram = self.scram.insert(scram);
-                wire.put(|output| {
+                connection.put(|output| {
                     frontend::sasl_initial_response(sasl::SCRAM_SHA_256, scram.message(), output)
                 })?;
             }
             11 => {
-                let scram = self.scram.as_mut().ok_or_else(lost)?;
+                let scram = self.scram.as_mut().ok_or_else(unexpected)?;
                 scram.update(&input.0)?;
-                wire.put(|output| frontend::sasl_response(scram.message(), output))?;
+                connection.put(|output| frontend::sasl_response(scram.message(), output))?;
             }
-            12 => self.scram.as_mut().ok_or_else(lost)?.finish(&input.0)?,
+            12 => self.scram.as_mut().ok_or_else(unexpected)?.finish(&input.0)?,
             _ => {
                 return Err(CdcError::Refused(
-                    "the server asks for a proof of identity we do not have".into(),
+                    "the server requires an unsupported authentication method; use SCRAM, md5 or password in \
+                     pg_hba.conf"
+                        .into(),
                 ));
             }
         }
-        wire.flush().await
+        connection.flush().await
     }
 }
 
-/// What the server says of itself.
+/// The identity of the server: IDENTIFY_SYSTEM.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct System {
     pub(super) id: String,
@@ -194,21 +202,24 @@ pub(super) struct System {
 }
 
 impl System {
-    pub(super) async fn ask(wire: &mut ReplicationConnection, patience: Duration) -> Result<Self, CdcError> {
-        let rows = tokio::time::timeout(patience, wire.command("IDENTIFY_SYSTEM")).await;
-        let rows = rows.map_err(|_| CdcError::Late(patience))??;
+    pub(super) async fn identify(
+        connection: &mut ReplicationConnection,
+        timeout: Duration,
+    ) -> Result<Self, CdcError> {
+        let rows = tokio::time::timeout(timeout, connection.command("IDENTIFY_SYSTEM")).await;
+        let rows = rows.map_err(|_| CdcError::TimedOut(timeout))??;
         let mut row = rows.into_iter().next().into_iter().flatten();
         match (row.next().flatten(), row.next().flatten()) {
             (Some(id), Some(timeline)) => Ok(Self { id, timeline }),
-            _ => Err(CdcError::Nonsense("the server does not say who it is".into())),
+            _ => Err(CdcError::Malformed("IDENTIFY_SYSTEM returned no system id".into())),
         }
     }
 
-    /// Whether the connection for SQL is to the same: of several hosts another may have answered.
-    pub(super) async fn is_of(&self, link: &LeasedSession) -> Result<(), CdcError> {
+    /// Checks that the SQL connection is to the same server: with several hosts another may have answered.
+    pub(super) async fn is_of(&self, leased: &LeasedSession) -> Result<(), CdcError> {
         static WHO: Sql = Sql { text: "SELECT system_identifier::text FROM pg_control_system()", types: &[] };
-        // Where that may not be asked it is not known.
-        match link.query(&WHO, &[]).await.ok().and_then(|rows| rows.first()?.try_get::<_, String>(0).ok()) {
+        // A user who may not read the identifier cannot check it.
+        match leased.query(&WHO, &[]).await.ok().and_then(|rows| rows.first()?.try_get::<_, String>(0).ok()) {
             Some(id) => self.must_be(&id),
             None => Ok(()),
         }
@@ -218,7 +229,7 @@ impl System {
         if self.id == id {
             return Ok(());
         }
-        let message = format!("one connection is to the cluster {}, another to {id}", self.id);
+        let message = format!("one connection is to the cluster {}, the other to {id}", self.id);
         Err(CdcError::Server { state: "25006".into(), message })
     }
 }

@@ -1,4 +1,4 @@
-//! From messages of the stream to events with their places. Pure.
+//! Decodes messages of the stream into events with their positions. Pure.
 
 use std::collections::HashMap;
 
@@ -6,60 +6,66 @@ use bytes::Bytes;
 
 use super::error::CdcError;
 use super::lsn::Lsn;
-use super::pgoutput::{self, Change, Sent};
+use super::pgoutput::{self, Change, StreamMessage};
 use super::position::StreamPosition;
 use super::table::{Layout, Row, Table};
 
-/// What has been read so far.
+/// The state of decoding.
 pub(super) struct Decoder {
     table: Table,
-    /// Tables that were named; `None`: not ours.
-    known: HashMap<u32, Option<Layout>>,
-    /// The transaction that is being read.
+    /// Tables announced so far; `None`: not ours.
+    layouts: HashMap<u32, Option<Layout>>,
+    /// The transaction being read.
     within: Option<Lsn>,
-    /// The event that was read last.
-    spot: StreamPosition,
-    /// Everything that was committed up to here has been read whole.
-    whole: Lsn,
+    /// The last event read.
+    position: StreamPosition,
+    /// Every transaction committed up to here has been read completely.
+    complete: Lsn,
 }
 
-/// What a message was.
+/// A decoded message.
 #[derive(Debug)]
 pub(super) enum Read {
     Event(StreamPosition, Box<Row>),
-    /// The server wants to hear of us.
-    Answer,
+    /// The server wants a status message.
+    StatusRequested,
     Nothing,
 }
 
 impl Decoder {
     pub(super) fn new(table: Table, from: Lsn) -> Self {
-        Self { table, known: HashMap::new(), within: None, spot: StreamPosition::default(), whole: from }
+        Self {
+            table,
+            layouts: HashMap::new(),
+            within: None,
+            position: StreamPosition::default(),
+            complete: from,
+        }
     }
 
-    /// Whether more of a transaction is to come.
+    /// Whether the rest of a transaction is still to come.
     pub(super) fn is_within(&self) -> bool {
         self.within.is_some()
     }
 
-    pub(super) fn spot(&self) -> StreamPosition {
-        self.spot
+    pub(super) fn position(&self) -> StreamPosition {
+        self.position
     }
 
-    pub(super) fn whole(&self) -> Lsn {
-        self.whole
+    pub(super) fn complete(&self) -> Lsn {
+        self.complete
     }
 
     pub(super) fn take(&mut self, body: Bytes) -> Result<Read, CdcError> {
         match pgoutput::read(body)? {
-            Sent::Alive { end, answer } => {
-                // Up to there the server has nothing for us that it has not sent. Not so while it is still sending.
+            StreamMessage::Keepalive { end, reply_requested } => {
+                // The server has sent everything up to there. Not true within a transaction.
                 if self.within.is_none() {
-                    self.whole = self.whole.max(end);
+                    self.complete = self.complete.max(end);
                 }
-                Ok(if answer { Read::Answer } else { Read::Nothing })
+                Ok(if reply_requested { Read::StatusRequested } else { Read::Nothing })
             }
-            Sent::Change(change) => self.change(change),
+            StreamMessage::Change(change) => self.change(change),
         }
     }
 
@@ -67,27 +73,27 @@ impl Decoder {
         match change {
             Change::Begin { commit } => {
                 self.within = Some(commit);
-                self.spot = StreamPosition { commit, index: 0 };
+                self.position = StreamPosition { commit, index: 0 };
             }
             Change::Commit { end } => {
                 self.within = None;
-                self.whole = self.whole.max(end);
+                self.complete = self.complete.max(end);
             }
             Change::Relation(relation) => {
                 let layout = self.table.layout(&relation).transpose().map_err(CdcError::Refused)?;
-                self.known.insert(relation.id, layout);
+                self.layouts.insert(relation.id, layout);
             }
             Change::Insert { relation, values } => {
-                let known = self.known.get(&relation);
-                let known = known.ok_or_else(|| CdcError::Nonsense("a row of a table never named".into()))?;
-                let Some(layout) = known else { return Ok(Read::Nothing) };
+                let layout = self.layouts.get(&relation);
+                let layout = layout.ok_or_else(|| CdcError::Malformed("a row of an unknown table".into()))?;
+                let Some(layout) = layout else { return Ok(Read::Nothing) };
                 if self.within.is_none() {
-                    return Err(CdcError::Nonsense("a row outside of a transaction".into()));
+                    return Err(CdcError::Malformed("a row outside of a transaction".into()));
                 }
-                self.spot.index += 1;
+                self.position.index += 1;
                 return Ok(Read::Event(
-                    self.spot,
-                    Box::new(layout.row(&values).map_err(CdcError::Nonsense)?),
+                    self.position,
+                    Box::new(layout.row(&values).map_err(CdcError::Malformed)?),
                 ));
             }
             Change::Other => {}
@@ -102,7 +108,7 @@ mod tests {
     use super::super::table::RoutedTable;
     use super::*;
 
-    fn reader() -> Decoder {
+    fn decoder() -> Decoder {
         let routed = Some(RoutedTable::debezium("outbox"));
         Decoder::new(Table { schema: "s".into(), name: "outbox".into(), routed }, Lsn(5))
     }
@@ -115,37 +121,37 @@ mod tests {
 
     #[test]
     fn a_transaction_is_whole_when_its_end_was_read() {
-        let mut reader = reader();
-        let mut spots = Vec::new();
+        let mut decoder = decoder();
+        let mut positions = Vec::new();
         for message in [
             begin(10),
             table(1, "s", "outbox", &COLUMNS),
             table(2, "s", "other", &COLUMNS),
             insert(1, &row("1")),
             insert(2, &row("x")),
-            // In the middle of a transaction it says nothing about what is still to come of it.
+            // Within a transaction a keepalive says nothing about the rest of it.
             alive(99, true),
             insert(1, &row("2")),
         ] {
-            if let Read::Event(spot, _) = reader.take(message).unwrap() {
-                spots.push((spot.commit.0, spot.index));
+            if let Read::Event(position, _) = decoder.take(message).unwrap() {
+                positions.push((position.commit.0, position.index));
             }
         }
-        assert_eq!(spots, [(10, 1), (10, 2)]);
-        assert_eq!(reader.whole(), Lsn(5));
-        reader.take(commit(10, 12)).unwrap();
-        assert_eq!(reader.whole(), Lsn(12));
-        assert!(matches!(reader.take(alive(40, false)).unwrap(), Read::Nothing));
-        assert_eq!(reader.whole(), Lsn(40));
-        assert!(matches!(reader.take(alive(41, true)).unwrap(), Read::Answer));
+        assert_eq!(positions, [(10, 1), (10, 2)]);
+        assert_eq!(decoder.complete(), Lsn(5));
+        decoder.take(commit(10, 12)).unwrap();
+        assert_eq!(decoder.complete(), Lsn(12));
+        assert!(matches!(decoder.take(alive(40, false)).unwrap(), Read::Nothing));
+        assert_eq!(decoder.complete(), Lsn(40));
+        assert!(matches!(decoder.take(alive(41, true)).unwrap(), Read::StatusRequested));
     }
 
     #[test]
     fn what_comes_out_of_turn_is_refused() {
-        let mut reader = reader();
-        assert!(reader.take(insert(1, &row("1"))).is_err());
-        reader.take(table(1, "s", "outbox", &COLUMNS)).unwrap();
-        assert!(reader.take(insert(1, &row("1"))).is_err());
-        assert!(reader.take(table(1, "s", "outbox", &["id"])).is_err());
+        let mut decoder = decoder();
+        assert!(decoder.take(insert(1, &row("1"))).is_err());
+        decoder.take(table(1, "s", "outbox", &COLUMNS)).unwrap();
+        assert!(decoder.take(insert(1, &row("1"))).is_err());
+        assert!(decoder.take(table(1, "s", "outbox", &["id"])).is_err());
     }
 }

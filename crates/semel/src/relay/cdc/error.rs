@@ -1,22 +1,22 @@
-//! What can go wrong on a replication connection, and what to do then.
+//! Errors of a replication connection, and what to do about them.
 
 use std::time::Duration;
 
-use super::pgoutput::Nonsense;
+use super::pgoutput::Malformed;
 use crate::relay::outbox_reader::OutboxReaderError;
 use crate::store::{ErrorKind, Fate, StoreError};
 
 #[derive(Debug)]
 pub(super) enum CdcError {
-    /// The network.
+    /// The network failed.
     Io(std::io::Error),
-    /// What the server says.
+    /// An error of the server, with its SQLSTATE.
     Server { state: String, message: String },
-    /// What makes no sense.
-    Nonsense(String),
-    /// It did not answer.
-    Late(Duration),
-    /// We do not want this.
+    /// Bytes that do not follow the protocol.
+    Malformed(String),
+    /// The server did not answer in time.
+    TimedOut(Duration),
+    /// A configuration or table that we do not accept.
     Refused(String),
 }
 
@@ -26,9 +26,9 @@ impl From<std::io::Error> for CdcError {
     }
 }
 
-impl From<Nonsense> for CdcError {
-    fn from(error: Nonsense) -> Self {
-        Self::Nonsense(error.0.to_owned())
+impl From<Malformed> for CdcError {
+    fn from(error: Malformed) -> Self {
+        Self::Malformed(error.0.to_owned())
     }
 }
 
@@ -40,13 +40,13 @@ impl CdcError {
         }
     }
 
-    /// Another connection has the slot: the relay that is active, or what is left of one.
-    pub(super) fn is_taken(&self) -> bool {
+    /// Another connection uses the slot: that of the leader, or a leftover of one.
+    pub(super) fn is_slot_in_use(&self) -> bool {
         self.state() == "55006"
     }
 
-    /// The slot is not there, its log is gone, or what it was to be read by is. It will not come back by itself.
-    pub(super) fn is_lost(&self) -> bool {
+    /// The slot does not exist, its log is gone, or its publication is. That does not go away by itself.
+    pub(super) fn is_slot_lost(&self) -> bool {
         match self {
             Self::Server { state, message } => {
                 state == "42704" || (state == "55000" && !message.contains("wal_level"))
@@ -59,43 +59,45 @@ impl CdcError {
         let (kind, message) = match self {
             Self::Io(error) => (
                 ErrorKind::Unavailable,
-                format!("the replication connection broke: {error}; check that PostgreSQL runs"),
+                format!("the replication connection broke: {error}; check that PostgreSQL is running"),
             ),
-            Self::Late(patience) => (
+            Self::TimedOut(timeout) => (
                 ErrorKind::Unavailable,
-                format!("PostgreSQL did not answer within {patience:?} on the replication connection"),
+                format!(
+                    "PostgreSQL did not answer within {timeout:?} on the replication connection; check its load"
+                ),
             ),
-            Self::Nonsense(why) => (
+            Self::Malformed(why) => (
                 ErrorKind::Corrupt,
                 format!(
-                    "what came from the slot makes no sense: {why}; is something between us and the server?"
+                    "received malformed data from the slot: {why}; check for a proxy between the relay and PostgreSQL"
                 ),
             ),
             Self::Refused(why) => (ErrorKind::Misconfigured, why.clone()),
-            // Not for good: it is made anew, where that is allowed.
-            Self::Server { message, .. } if self.is_lost() => {
-                (ErrorKind::Unavailable, format!("the slot is of no use any more: {message}"))
+            // Temporary: the slot is recreated, if that is allowed.
+            Self::Server { message, .. } if self.is_slot_lost() => {
+                (ErrorKind::Unavailable, format!("the replication slot is lost: {message}"))
             }
             Self::Server { state, message } => {
                 let (kind, what_to_do) = match state.as_str() {
                     "28000" | "28P01" => (
                         ErrorKind::Misconfigured,
-                        "let the user in, with REPLICATION (ALTER ROLE … REPLICATION), also by pg_hba.conf",
+                        "allow the user to connect in pg_hba.conf, and to replicate (ALTER ROLE … REPLICATION)",
                     ),
                     "42501" => (
                         ErrorKind::Misconfigured,
-                        "grant it, or have an administrator make slot and publication",
+                        "grant the privilege, or have an administrator create slot and publication",
                     ),
                     "53300" => {
                         (ErrorKind::Unavailable, "raise max_wal_senders or max_connections, or free some")
                     }
                     "53400" => {
-                        (ErrorKind::Misconfigured, "raise max_replication_slots, or drop one nobody uses")
+                        (ErrorKind::Misconfigured, "raise max_replication_slots, or drop an unused slot")
                     }
-                    "25006" => (ErrorKind::Unavailable, "name the primary in the URL, too"),
+                    "25006" => (ErrorKind::Unavailable, "add the primary to the URL"),
                     "55000" => (ErrorKind::Misconfigured, "set wal_level = logical, and restart the server"),
                     "42710" | "42602" => (ErrorKind::Misconfigured, "check slot and publication"),
-                    _ => (ErrorKind::Unavailable, "look into its log"),
+                    _ => (ErrorKind::Unavailable, "see the server's log"),
                 };
                 (kind, format!("PostgreSQL refuses replication: {state} {message}; {what_to_do}"))
             }
@@ -105,8 +107,8 @@ impl CdcError {
 }
 
 impl From<CdcError> for OutboxReaderError {
-    fn from(broken: CdcError) -> Self {
-        broken.explain().into()
+    fn from(error: CdcError) -> Self {
+        error.explain().into()
     }
 }
 
@@ -115,16 +117,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_will_not_come_back_is_told_from_what_will() {
-        let said =
+    fn permanent_errors_are_distinguished_from_transient_ones() {
+        let server =
             |state: &str, message: &str| CdcError::Server { state: state.into(), message: message.into() };
-        assert!(said("42704", "replication slot \"x\" does not exist").is_lost());
-        assert!(said("55000", "can no longer get changes from replication slot \"x\"").is_lost());
-        assert!(!said("55000", "logical decoding requires wal_level >= logical").is_lost());
-        assert!(said("55006", "replication slot \"x\" is active for PID 7").is_taken());
-        assert!(!said("57P01", "terminating connection").is_lost());
-        let broken = CdcError::Io(std::io::ErrorKind::ConnectionReset.into());
-        assert!(!broken.is_lost() && OutboxReaderError::from(broken).may_retry());
-        assert!(!OutboxReaderError::from(said("28000", "must be superuser or replication role")).may_retry());
+        assert!(server("42704", "replication slot \"x\" does not exist").is_slot_lost());
+        assert!(server("55000", "can no longer get changes from replication slot \"x\"").is_slot_lost());
+        assert!(!server("55000", "logical decoding requires wal_level >= logical").is_slot_lost());
+        assert!(server("55006", "replication slot \"x\" is active for PID 7").is_slot_in_use());
+        assert!(!server("57P01", "terminating connection").is_slot_lost());
+        let error = CdcError::Io(std::io::ErrorKind::ConnectionReset.into());
+        assert!(!error.is_slot_lost() && OutboxReaderError::from(error).may_retry());
+        assert!(
+            !OutboxReaderError::from(server("28000", "must be superuser or replication role")).may_retry()
+        );
     }
 }

@@ -1,8 +1,8 @@
-//! A place in the server's log.
+//! A log sequence number (LSN): a position in the server's write-ahead log.
 
 use std::fmt;
 
-/// A byte of the write-ahead log, as PostgreSQL writes it: `16/B374D848`.
+/// A byte of the log, as PostgreSQL writes it: `16/B374D848`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub(super) struct Lsn(pub(super) u64);
 

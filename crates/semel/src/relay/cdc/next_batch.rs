@@ -1,4 +1,4 @@
-//! What is given next: parked events whose time has come, then the table as long as it is gone through, then the log.
+//! Chooses the next batch: due parked events, then the table scan, then the stream.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -7,9 +7,9 @@ use super::error::CdcError;
 use super::leader::{Leader, Stage, Started};
 use super::options::Plant;
 use super::position::{CdcPosition, Cursor, StreamPosition};
-use super::stream::Piece;
+use super::stream::StreamBatch;
 use super::table::Row;
-use super::{CdcOutboxReader, Origin, lag, mark_of};
+use super::{CdcOutboxReader, Origin, lag, sink_position};
 use crate::relay::outbox_reader::{Batch, OutboxReaderError, Pending, Position};
 use crate::relay::poll::DUE_EVERY;
 use crate::relay::poll::postgres::partition_group::ScanPlan;
@@ -19,16 +19,16 @@ impl CdcOutboxReader {
     pub(super) async fn find(&mut self) -> Result<Option<Batch>, OutboxReaderError> {
         self.taking = false;
         if !self.ready().await? {
-            // A little, so that who asks at once again does not keep a processor busy.
+            // A short pause, so that a caller in a loop does not keep a processor busy.
             tokio::time::sleep(Duration::from_millis(10)).await;
             return Ok(None);
         }
-        if let Some((batch, _)) = &self.outstanding {
+        if let Some((batch, _)) = &self.in_flight {
             return Ok(Some(batch.clone()));
         }
         self.settle_reached().await?;
         if Instant::now() >= self.due_at
-            && !self.owes()
+            && !self.owes_left_out()
             && let Some(batch) = self.find_due().await?
         {
             return Ok(Some(batch));
@@ -37,9 +37,10 @@ impl CdcOutboxReader {
             let cdc = self.cdc.clone();
             let Some(active) = &mut self.active else { return Ok(None) };
             match &mut active.stage {
-                Stage::Creating(making) => {
-                    let Some(made) = making.made(Duration::from_millis(50)).await else { return Ok(None) };
-                    made?;
+                Stage::Creating(creation) => {
+                    let created = creation.created(Duration::from_millis(50)).await;
+                    let Some(created) = created else { return Ok(None) };
+                    created?;
                     active.stage = Stage::Adopting;
                 }
                 stage @ (Stage::Adopting | Stage::Starting) => {
@@ -53,9 +54,9 @@ impl CdcOutboxReader {
                             tokio::time::sleep(Duration::from_millis(20)).await;
                             return Ok(None);
                         }
-                        Started::Lost(broken) => {
+                        Started::Lost(error) => {
                             self.replace = true;
-                            return Err(broken.into());
+                            return Err(error.into());
                         }
                     }
                 }
@@ -65,7 +66,7 @@ impl CdcOutboxReader {
                     }
                 }
                 Stage::Stream(_) => return self.find_in_stream().await,
-                Stage::LetGo => return Ok(None),
+                Stage::SlotDropped => return Ok(None),
             }
         }
     }
@@ -73,14 +74,14 @@ impl CdcOutboxReader {
     async fn find_due(&mut self) -> Result<Option<Batch>, OutboxReaderError> {
         let cdc = self.cdc.clone();
         let Some(active) = &mut self.active else { return Ok(None) };
-        let due = if active.parked { active.link.due(&cdc.outbox).await? } else { None };
+        let due = if active.parked { active.leased.due(&cdc.outbox).await? } else { None };
         let Some((retry, events)) = due else {
             self.due_at = Instant::now() + DUE_EVERY;
             return Ok(None);
         };
         if events.is_empty() {
-            active.link.retried(&cdc.outbox, &retry, &[]).await?;
-            active.parked = lag::any_parked(&active.link).await?;
+            active.leased.retried(&cdc.outbox, &retry, &[]).await?;
+            active.parked = lag::any_parked(&active.leased).await?;
             return Ok(None);
         }
         let at = match active.group()?.window.as_ref() {
@@ -94,30 +95,32 @@ impl CdcOutboxReader {
                 }
                 Cursor::Table { high, seq }
             }
-            None => Cursor::Stream(mark_of(self.reached.as_ref(), active.spot).0.max(active.spot)),
+            None => {
+                Cursor::Stream(sink_position(self.reached.as_ref(), active.position).0.max(active.position))
+            }
         };
         let timeline = active.system.timeline.clone();
-        let place = CdcPosition { timeline, at, parked: retry.numbers().to_vec() };
-        Ok(self.give(place, events, Origin::Parked(Box::new(retry))))
+        let position = CdcPosition { timeline, at, parked: retry.numbers().to_vec() };
+        Ok(self.give(position, events, Origin::Parked(Box::new(retry))))
     }
 
     /// The next chunk of the table. `None`: there is nothing more.
     async fn find_in_table(&mut self) -> Result<Option<Batch>, OutboxReaderError> {
         let cdc = self.cdc.clone();
         let Some(active) = &mut self.active else { return Ok(None) };
-        if active.group()?.window.as_ref().is_some_and(|window| window.walk == ScanPlan::Unknown) {
-            active.link.find_walk(&cdc.outbox, 0).await?;
+        if active.group()?.window.as_ref().is_some_and(|window| window.plan == ScanPlan::Unknown) {
+            active.leased.choose_plan(&cdc.outbox, 0).await?;
         }
-        // What was one batch stays one, up to where the sink has come.
+        // Up to the sink's position, what was one batch stays one batch.
         if let Some((_, CdcPosition { at: Cursor::Table { high, seq }, .. }, _)) = &self.reached
             && let Some(window) = &mut active.group_mut()?.window
             && window.high.text() == high
         {
             window.recorded = (*seq > window.after).then_some(*seq);
         }
-        let mut chunk = read(&active.link.session, &cdc.outbox, active.group()?).await?;
+        let mut chunk = read(&active.leased.session, &cdc.outbox, active.group()?).await?;
         let (Some(seq), Some(window)) = (chunk.seqs.last().copied(), active.group()?.window.as_ref()) else {
-            active.arrive(&cdc).await?;
+            active.finish_table(&cdc).await?;
             return Ok(None);
         };
         let high = window.high.text().to_owned();
@@ -138,41 +141,44 @@ impl CdcOutboxReader {
             return Ok(None);
         }
         let timeline = active.system.timeline.clone();
-        let place = CdcPosition { timeline, at: Cursor::Table { high, seq }, parked: Vec::new() };
-        Ok(self.give(place, chunk.events, Origin::Table { seq }))
+        let position = CdcPosition { timeline, at: Cursor::Table { high, seq }, parked: Vec::new() };
+        Ok(self.give(position, chunk.events, Origin::Table { seq }))
     }
 
     async fn find_in_stream(&mut self) -> Result<Option<Batch>, OutboxReaderError> {
         let cdc = self.cdc.clone();
         let (reached, commit_only) = (&self.reached, cdc.stream.plant == Some(Plant::CommitOnly));
         let Some(active) = &mut self.active else { return Ok(None) };
-        let (low, done) = (active.group()?.low.clone(), active.spot);
-        let (mark, promised) = mark_of(reached.as_ref(), done);
-        let is_past = |spot: StreamPosition, mark: StreamPosition| {
-            if commit_only { spot.commit <= mark.commit } else { spot <= mark }
+        let (low, done) = (active.group()?.low.clone(), active.position);
+        let (mark, has_left_out) = sink_position(reached.as_ref(), done);
+        let is_past = |position: StreamPosition, mark: StreamPosition| {
+            if commit_only { position.commit <= mark.commit } else { position <= mark }
         };
-        let wanted = |spot: StreamPosition, row: &Row| {
-            if row.xid.is_some_and(|xid| low.sees(xid)) || is_past(spot, done) {
+        let wanted = |position: StreamPosition, row: &Row| {
+            if row.xid.is_some_and(|xid| low.sees(xid)) || is_past(position, done) {
                 return false;
             }
             match reached {
-                Some((_, CdcPosition { at: Cursor::Stream(mark), .. }, left_out)) if is_past(spot, *mark) => {
+                Some((_, CdcPosition { at: Cursor::Stream(mark), .. }, left_out))
+                    if is_past(position, *mark) =>
+                {
                     left_out.iter().any(|left| left.is(&row.event))
                 }
                 _ => true,
             }
         };
         let Stage::Stream(stream) = &mut active.stage else { return Ok(None) };
-        let until = if promised { mark } else { StreamPosition::default() };
+        let until = if has_left_out { mark } else { StreamPosition::default() };
         let read = stream.read(cdc.outbox.options.bounds, until, wanted).await;
-        if read.as_ref().is_err_and(CdcError::is_lost) {
+        if read.as_ref().is_err_and(CdcError::is_slot_lost) {
             self.replace = true;
         }
-        let Some(Piece { rows, whole, spot }) = read? else { return Ok(None) };
+        let Some(StreamBatch { rows, complete, position }) = read? else { return Ok(None) };
         if rows.is_empty() || cdc.stream.plant == Some(Plant::AckUnconfirmed) {
-            // Nothing of it is to be given, so all of it is done.
-            (active.whole, active.spot) = (active.whole.max(whole), active.spot.max(spot));
-            active.note_if_due(&cdc).await?;
+            // There is nothing to publish in it, so all of it is done.
+            (active.complete, active.position) =
+                (active.complete.max(complete), active.position.max(position));
+            active.checkpoint_if_due(&cdc).await?;
         }
         if rows.is_empty() {
             return Ok(None);
@@ -183,24 +189,25 @@ impl CdcOutboxReader {
             made_at.push(row.made_at);
         }
         if active.parked {
-            lag::mark_held(&active.link, &mut events).await?;
+            lag::mark_held(&active.leased, &mut events).await?;
         }
         let timeline = active.system.timeline.clone();
-        // Never back behind what the sink has written down.
-        let place = CdcPosition { timeline, at: Cursor::Stream(spot.max(mark)), parked: Vec::new() };
-        Ok(self.give(place, events, Origin::Stream { whole, spot, made_at }))
+        // Never behind the position that the sink has stored.
+        let at = Cursor::Stream(position.max(mark));
+        let cdc_position = CdcPosition { timeline, at, parked: Vec::new() };
+        Ok(self.give(cdc_position, events, Origin::Stream { complete, position, made_at }))
     }
 
-    /// Whether events that the sink left out are still to be given. Nothing else may be given before: the sink would
-    /// write down a position that does not speak of them any more.
-    fn owes(&self) -> bool {
+    /// Whether events that the sink left out are still to be delivered. They come before anything else: otherwise the
+    /// sink would store a position that no longer lists them.
+    fn owes_left_out(&self) -> bool {
         let (Some(active), Some((_, CdcPosition { at, .. }, left_out))) = (&self.active, &self.reached)
         else {
             return false;
         };
-        let window = active.link.groups.first().and_then(|group| group.window.as_ref());
+        let window = active.leased.groups.first().and_then(|group| group.window.as_ref());
         match (at, window) {
-            (Cursor::Stream(mark), None) => *mark > active.spot && !left_out.is_empty(),
+            (Cursor::Stream(mark), None) => *mark > active.position && !left_out.is_empty(),
             (Cursor::Table { high, seq }, Some(window)) => {
                 window.high.text() == high && *seq > window.after && !left_out.is_empty()
             }
@@ -208,11 +215,11 @@ impl CdcOutboxReader {
         }
     }
 
-    fn give(&mut self, place: CdcPosition, events: Vec<Pending>, origin: Origin) -> Option<Batch> {
+    fn give(&mut self, position: CdcPosition, events: Vec<Pending>, origin: Origin) -> Option<Batch> {
         let lineage = self.active.as_ref().map(Leader::lineage)?;
-        let position = Position { lineage, place: place.to_string() };
+        let position = Position { lineage, place: position.to_string() };
         let batch = Batch { position, events, is_retry: matches!(origin, Origin::Parked(_)) };
-        self.outstanding = Some((batch.clone(), origin));
+        self.in_flight = Some((batch.clone(), origin));
         Some(batch)
     }
 }

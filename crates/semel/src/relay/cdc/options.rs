@@ -1,4 +1,4 @@
-//! How an outbox is opened to be read from the log.
+//! Options for opening an outbox that is read from the log.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,9 +17,9 @@ use crate::store::{ErrorKind, Fate, StoreError};
 
 /// An outbox in PostgreSQL, read from the server's log. Cheap to clone.
 ///
-/// The tables are made with [`outbox::schema`](crate::outbox::schema), also where the events are in
-/// [another table](RoutedTable): what is parked and how far we are is in them. The URL is one of a
-/// [`PostgresStore`](crate::store::postgres), to the server itself: no pooler carries replication.
+/// Create the tables with [`outbox::schema`](crate::outbox::schema), even if the events are in
+/// [another table](RoutedTable): they store parked events and checkpoints. The URL has the form of a
+/// [`PostgresStore`](crate::store::postgres) URL, to the server itself: poolers do not support replication.
 #[derive(Clone)]
 pub struct CdcOutbox {
     pub(super) cdc: Arc<Cdc>,
@@ -43,19 +43,19 @@ pub(super) struct StreamOptions {
     pub(super) plant: Option<Plant>,
 }
 
-/// Bugs that tests plant, to see whether they are noticed.
+/// Bugs that tests plant, to check that they are caught.
 #[doc(hidden)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Plant {
-    /// What was read is acknowledged before the sink has it.
+    /// Acks what was read before the sink has it.
     AckUnconfirmed,
-    /// A place is a commit's, whatever is in it.
+    /// Positions consist of the commit only, without the event's number.
     CommitOnly,
-    /// The table is read while transactions that may be before the slot are under way.
+    /// Reads the table while transactions that may be before the slot are still open.
     AdoptAtOnce,
 }
 
-/// Names of slot and publication.
+/// The names of slot and publication.
 #[derive(Clone, Debug)]
 pub(super) struct Names {
     pub(super) slot: String,
@@ -63,8 +63,8 @@ pub(super) struct Names {
 }
 
 impl StreamOptions {
-    /// Slots belong to the whole cluster and publications to a database, so by default they are named after the tables:
-    /// each outbox has its own.
+    /// Slots belong to the whole cluster and publications to a database. So by default they are named after the lineage
+    /// of the tables: each outbox has its own.
     pub(super) fn names(&self, lineage: &str) -> Names {
         let short: String = lineage.chars().filter(char::is_ascii_alphanumeric).take(12).collect();
         let usual = format!("semel_outbox_{}", short.to_ascii_lowercase());
@@ -75,7 +75,7 @@ impl StreamOptions {
     }
 }
 
-/// How an outbox is opened. The defaults suit a service.
+/// Options for opening an outbox. The defaults suit a service.
 #[derive(Clone, Debug)]
 pub struct CdcOutboxOptions {
     postgres: PostgresOptions,
@@ -84,100 +84,103 @@ pub struct CdcOutboxOptions {
 }
 
 impl CdcOutboxOptions {
-    /// The slot's name: lower-case letters, digits and `_`. One of this outbox's own unless told otherwise.
+    /// The slot's name: lower-case letters, digits and `_`. Default: a name of this outbox's own.
     pub fn slot(mut self, name: &str) -> Result<Self, OutboxReaderError> {
         let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
         if name.is_empty() || name.len() > 63 || !name.bytes().all(plain) {
-            return Err(wrong(format!("{name:?} is no slot: up to 63 lower-case letters, digits and _")));
+            return Err(misconfigured(format!(
+                "{name:?} is not a valid slot name; use 1 to 63 lower-case letters, digits and _"
+            )));
         }
         self.stream.slot = Some(name.to_owned());
         Ok(self)
     }
 
-    /// The publication's name. One of this outbox's own unless told otherwise.
+    /// The publication's name. Default: a name of this outbox's own.
     pub fn publication(mut self, name: &str) -> Result<Self, OutboxReaderError> {
         if name.is_empty() || name.len() > 63 || name.contains('\0') {
-            return Err(wrong(format!("{name:?} is no publication: 1 to 63 bytes")));
+            return Err(misconfigured(format!(
+                "{name:?} is not a valid publication name; use 1 to 63 bytes without NUL"
+            )));
         }
         self.stream.publication = Some(name.to_owned());
         Ok(self)
     }
 
-    /// Whether slot and publication are made where they are not there: yes unless told otherwise. For a user with few
-    /// rights an administrator makes them; see [`CdcOutbox::check`].
+    /// Whether to create slot and publication if they do not exist. Default: yes. For a user without the privileges an
+    /// administrator creates them; see [`CdcOutbox::check`].
     pub fn create(mut self, create: bool) -> Self {
         self.stream.create = create;
         self
     }
 
-    /// Takes events from a table of another kind, as it is.
+    /// Reads events from another table, with its own columns.
     ///
-    /// Rows of it may be deleted at once, also in the transaction that inserts them. But then nothing is left to go
-    /// on with should the slot be lost: the relay stops, loudly, and a person [decides](CdcOutbox::rebase).
+    /// Its rows may be deleted at once, even in the transaction that inserts them. But then nothing is left to continue
+    /// from if the slot is lost: the relay stops with an error, and an operator [decides](CdcOutbox::rebase).
     pub fn table(mut self, table: RoutedTable) -> Self {
         self.stream.table = Some(table);
         self
     }
 
-    /// Most events of a batch, and most bytes of their payloads: 4,000 and 4 MiB unless told otherwise. One event goes
-    /// alone if it is larger. A transaction of any size is given in such batches.
+    /// Maximum number of events in a batch, and of bytes in their payloads. Default: 4,000 and 4 MiB. A larger event is
+    /// sent alone. A transaction of any size is delivered in such batches.
     pub fn batch_max(mut self, events: usize, bytes: usize) -> Self {
         self.options.bounds = Bounds { events_max: events.clamp(1, 100_000), bytes_max: bytes.max(1) };
         self
     }
 
-    /// How long after a relay's death another takes over: 10 s unless told otherwise.
+    /// How long after a relay's death another takes over. Default: 10 s.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.options.lease = lease.clamp(Duration::from_millis(100), Duration::from_secs(600));
         self
     }
 
-    /// When a key that was parked because the sink failed is tried again, at first: 1 s unless told otherwise, then
-    /// twice as late each time, up to a minute. One that was refused waits for a person.
+    /// Backoff before the first retry of a key that was parked because the sink failed. Default: 1 s; it doubles with
+    /// each retry, up to a minute. A key parked because the sink refused an event waits for an operator.
     pub fn retry_after(mut self, pause: Duration) -> Self {
         self.options.retry = pause.clamp(Duration::from_millis(1), Duration::from_secs(3_600));
         self
     }
 
-    /// How often it is written down, and the server told, how far we are: every second unless told otherwise, and five
-    /// times as seldom where no event came. So much is sent again after a crash to a sink that keeps no position.
+    /// How often the relay checkpoints and acks to the server. Default: every second, and five times less often without
+    /// new events. After a crash, a sink that keeps no position gets everything since the last checkpoint again.
     pub fn checkpoint_interval(mut self, every: Duration) -> Self {
         self.stream.checkpoint_interval = every.clamp(Duration::from_millis(1), Duration::from_secs(60));
         self
     }
 
-    /// Whether a standby that became the primary is followed by itself. The log of the new one may differ from where
-    /// the old one ended, so the relay goes on from the table, with repetitions. By default it stops until a person
-    /// [decides](CdcOutbox::rebase).
+    /// Whether to continue automatically after a standby was promoted to primary. Its log may differ from the end of
+    /// the old one, so the relay continues from the table and sends some events again. By default it stops until an
+    /// operator [decides](CdcOutbox::rebase).
     pub fn follow_promotions(mut self, follow: bool) -> Self {
         self.stream.follow_promotions = follow;
         self
     }
 
-    /// Warns when the slot keeps the server from forgetting more than this: 1 GiB unless told otherwise.
+    /// Warns when the slot makes the server retain more log than this. Default: 1 GiB.
     pub fn warn_bytes(mut self, bytes: u64) -> Self {
         self.stream.warn_bytes = bytes;
         self
     }
 
-    /// Lets go of the slot when it keeps the server from forgetting more than this, because the sink is down for long:
-    /// the server's disk is worth more than our place in the log. Everything is in the table, and the relay goes on
-    /// from there when the sink is back, with repetitions. Never unless told so. Has no effect on
-    /// [another table](Self::table).
+    /// Drops the slot when it makes the server retain more log than this, because the sink is down for long: the
+    /// server's disk is worth more than our position in the log. The table has all events, and the relay continues from
+    /// there when the sink is back, and sends some events again. Default: never. Has no effect with [another
+    /// table](Self::table).
     pub fn held_bytes_max(mut self, bytes: u64) -> Self {
         self.stream.held_bytes_max = Some(bytes);
         self
     }
 
-    /// Plants a bug. Tests see whether it is noticed.
+    /// Plants a bug, so that tests can check that it is caught.
     #[doc(hidden)]
     pub fn plant(mut self, plant: Plant) -> Self {
         self.stream.plant = Some(plant);
         self
     }
 
-    /// Connects once, to see that the server and the tables are right. Slot and publication are looked at by the first
-    /// relay.
+    /// Connects once, to check the server and the tables. The first relay checks slot and publication.
     pub async fn open(self) -> Result<CdcOutbox, OutboxReaderError> {
         let cdc = self.unchecked()?;
         LeasedSession::open(&cdc.cdc.outbox, Uuid::nil()).await?.close().await;
@@ -191,12 +194,12 @@ impl CdcOutboxOptions {
 }
 
 impl CdcOutbox {
-    /// Opens the outbox in the database a URL names.
+    /// Opens the outbox in the database of this URL.
     pub async fn open(url: &str) -> Result<Self, OutboxReaderError> {
         Self::options(url)?.open().await
     }
 
-    /// Opens with other bounds than the usual ones.
+    /// Options for opening the outbox in the database of this URL.
     pub fn options(url: &str) -> Result<CdcOutboxOptions, OutboxReaderError> {
         Ok(CdcOutboxOptions {
             postgres: PostgresOptions::from_url(url)?,
@@ -215,20 +218,20 @@ impl CdcOutbox {
         })
     }
 
-    /// A source for one relay. Of several one is active, and the others wait to take over.
+    /// A reader for one relay. Of several relays one is the leader, and the others are on standby.
     pub fn source(&self) -> CdcOutboxReader {
         CdcOutboxReader::new(self.cdc.clone())
     }
 
-    /// Takes this server and these tables for the right ones from here on: after a restore from a backup, a promotion,
-    /// or a slot of [another table](CdcOutboxOptions::table) that was lost. The next relay makes its slot anew and
-    /// begins with the table, as [`Rebase`] says; relays that run are fenced.
+    /// Accepts this server and these tables as the right ones from now on: after a restore from a backup, a promotion,
+    /// or the loss of a slot of [another table](CdcOutboxOptions::table). The next relay recreates its slot and begins
+    /// with the table, as [`Rebase`] says. Running relays are fenced.
     pub async fn rebase(url: &str, rebase: Rebase) -> Result<(), OutboxReaderError> {
         PostgresOutbox::rebase(url, rebase).await
     }
 }
 
-pub(super) fn wrong(message: String) -> OutboxReaderError {
+pub(super) fn misconfigured(message: String) -> OutboxReaderError {
     StoreError::new(ErrorKind::Misconfigured, Fate::NotApplied, message).into()
 }
 

@@ -1,4 +1,4 @@
-//! Events of a batch that are set aside, column by column.
+//! The events of a batch to park, column by column.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::relay::poll::parking::parked_key;
 #[derive(Default)]
 pub(super) struct ParkedRows {
     pub(super) errors: Vec<Option<String>>,
-    /// What each is parked under.
+    /// The parked key of each.
     pub(super) keys: Vec<String>,
     pub(super) for_good: Vec<bool>,
     pub(super) made_at: Vec<Option<String>>,
@@ -22,22 +22,22 @@ pub(super) struct ParkedRows {
 
 impl ParkedRows {
     pub(super) fn of(events: &[Pending], made_at: &[Option<String>], settled: &[Settled]) -> Self {
-        let mut aside = Self::default();
-        // Of one of which nothing was said nothing is known: it is kept.
-        let said = settled.iter().chain(std::iter::repeat(&Settled::Held));
-        for (at, (pending, settled)) in events.iter().zip(said).enumerate() {
+        let mut rows = Self::default();
+        // A missing result counts as in doubt: the event is held, not dropped.
+        let results = settled.iter().chain(std::iter::repeat(&Settled::Held));
+        for (at, (pending, settled)) in events.iter().zip(results).enumerate() {
             let (error, alone, for_good) = match settled {
                 Settled::Confirmed => continue,
                 Settled::Held => (None, false, false),
                 Settled::Parked { error, alone, for_good } => (Some(error.clone()), *alone, *for_good),
             };
-            aside.errors.push(error);
-            aside.keys.push(parked_key(&pending.event, alone));
-            aside.for_good.push(for_good);
-            aside.made_at.push(made_at.get(at).cloned().flatten());
-            aside.push(&pending.event);
+            rows.errors.push(error);
+            rows.keys.push(parked_key(&pending.event, alone));
+            rows.for_good.push(for_good);
+            rows.made_at.push(made_at.get(at).cloned().flatten());
+            rows.push(&pending.event);
         }
-        aside
+        rows
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -68,7 +68,7 @@ impl ParkedRows {
     }
 }
 
-/// What an event is held back together with.
+/// The key that holds this event back while it is parked.
 pub(super) fn held_by(event: &Event) -> String {
     parked_key(event, false)
 }
@@ -84,13 +84,13 @@ mod tests {
         };
         let events = [event("1"), event("2"), event("3")];
         let parked = Settled::Parked { error: "no".into(), for_good: true, alone: false };
-        let aside = ParkedRows::of(&events, &[None, Some("now".into())], &[Settled::Confirmed, parked]);
-        assert_eq!(aside.ids, [events[1].event.id().to_string(), events[2].event.id().to_string()]);
-        assert_eq!(aside.errors, [Some("no".to_owned()), None]);
-        assert_eq!(aside.made_at, [Some("now".to_owned()), None]);
-        assert_eq!(aside.texts[2], [Some("k".to_owned()), Some("k".to_owned())]);
-        assert_eq!(aside.texts[6][0].as_deref(), Some(r#"{"a":"b"}"#));
-        assert_eq!(aside.payloads, [b"2".to_vec(), b"3".to_vec()]);
+        let rows = ParkedRows::of(&events, &[None, Some("now".into())], &[Settled::Confirmed, parked]);
+        assert_eq!(rows.ids, [events[1].event.id().to_string(), events[2].event.id().to_string()]);
+        assert_eq!(rows.errors, [Some("no".to_owned()), None]);
+        assert_eq!(rows.made_at, [Some("now".to_owned()), None]);
+        assert_eq!(rows.texts[2], [Some("k".to_owned()), Some("k".to_owned())]);
+        assert_eq!(rows.texts[6][0].as_deref(), Some(r#"{"a":"b"}"#));
+        assert_eq!(rows.payloads, [b"2".to_vec(), b"3".to_vec()]);
         assert!(ParkedRows::of(&events[..1], &[], &[Settled::Confirmed]).is_empty());
     }
 }

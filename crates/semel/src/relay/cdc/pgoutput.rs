@@ -1,30 +1,30 @@
-//! The plug-in `pgoutput` in its first version: what happened, read from bytes. Pure, and in fear of nothing: whatever
-//! the bytes are, the answer is a message or an error.
+//! Parses the messages of the plug-in `pgoutput`, protocol version 1. Pure. Never panics on malformed input: the result
+//! is a message or an error.
 
 use bytes::Bytes;
 
 use super::lsn::Lsn;
 
-/// Most columns of a table.
+/// Maximum number of columns of a table.
 const COLUMNS_MAX: usize = 1_664;
 
-/// What comes in the stream.
+/// A message of the stream.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum Sent {
-    /// A piece of the log's meaning.
+pub(super) enum StreamMessage {
+    /// A message of logical decoding.
     Change(Change),
-    /// The server shows that it lives, and how far it has come. It may want to hear the same of us.
-    Alive { end: Lsn, answer: bool },
+    /// The server is alive and has come this far. It may request a status message of ours.
+    Keepalive { end: Lsn, reply_requested: bool },
 }
 
-/// A change.
+/// A message of logical decoding.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Change {
-    /// What follows was committed, by the record at this place.
+    /// A transaction begins. `commit`: the LSN of its commit record.
     Begin {
         commit: Lsn,
     },
-    /// Everything of the transaction was sent. `end`: behind the record of its commit.
+    /// The transaction is complete. `end`: the LSN after its commit record.
     Commit {
         end: Lsn,
     },
@@ -33,11 +33,11 @@ pub(super) enum Change {
         relation: u32,
         values: Vec<Value>,
     },
-    /// Nothing we care for.
+    /// Ignored.
     Other,
 }
 
-/// A table, as it was when what follows was written.
+/// A table, as it was when the rows that follow were written.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Relation {
     pub(super) id: u32,
@@ -49,36 +49,36 @@ pub(super) struct Relation {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Column {
     pub(super) name: String,
-    /// The oid of its type.
+    /// The OID of its type.
     pub(super) kind: u32,
 }
 
 /// A value, as text.
 pub(super) type Value = Option<Bytes>;
 
-/// Why bytes make no sense.
+/// Why a message is malformed.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Nonsense(pub(super) &'static str);
+pub(super) struct Malformed(pub(super) &'static str);
 
 /// Reads one message of the replication stream.
-pub(super) fn read(body: Bytes) -> Result<Sent, Nonsense> {
+pub(super) fn read(body: Bytes) -> Result<StreamMessage, Malformed> {
     let mut bytes = Input(body);
     match bytes.byte()? {
         b'w' => {
-            // Start, end and the clock.
+            // Start, end and the server's clock.
             bytes.take(24)?;
-            change(bytes).map(Sent::Change)
+            change(bytes).map(StreamMessage::Change)
         }
         b'k' => {
             let end = bytes.lsn()?;
             bytes.take(8)?;
-            Ok(Sent::Alive { end, answer: bytes.byte()? != 0 })
+            Ok(StreamMessage::Keepalive { end, reply_requested: bytes.byte()? != 0 })
         }
-        _ => Err(Nonsense("a message of the stream is of no known kind")),
+        _ => Err(Malformed("unknown kind of stream message")),
     }
 }
 
-fn change(mut bytes: Input) -> Result<Change, Nonsense> {
+fn change(mut bytes: Input) -> Result<Change, Malformed> {
     match bytes.byte()? {
         b'B' => {
             let commit = bytes.lsn()?;
@@ -95,17 +95,17 @@ fn change(mut bytes: Input) -> Result<Change, Nonsense> {
         b'I' => {
             let relation = bytes.u32()?;
             if bytes.byte()? != b'N' {
-                return Err(Nonsense("an insert has no new row"));
+                return Err(Malformed("an insert has no new row"));
             }
             Ok(Change::Insert { relation, values: values(bytes)? })
         }
-        // Origin, type, update, delete, truncate, message: not ours.
+        // Origin, type, update, delete, truncate, message: not needed.
         b'O' | b'Y' | b'U' | b'D' | b'T' | b'M' => Ok(Change::Other),
-        _ => Err(Nonsense("a change is of no known kind")),
+        _ => Err(Malformed("unknown kind of change")),
     }
 }
 
-fn relation(mut bytes: Input) -> Result<Relation, Nonsense> {
+fn relation(mut bytes: Input) -> Result<Relation, Malformed> {
     let (id, schema, name) = (bytes.u32()?, bytes.text()?, bytes.text()?);
     bytes.byte()?;
     let count = bytes.count()?;
@@ -119,7 +119,7 @@ fn relation(mut bytes: Input) -> Result<Relation, Nonsense> {
     Ok(Relation { id, schema, name, columns })
 }
 
-fn values(mut bytes: Input) -> Result<Vec<Value>, Nonsense> {
+fn values(mut bytes: Input) -> Result<Vec<Value>, Malformed> {
     let count = bytes.count()?;
     let mut values = Vec::with_capacity(count.min(64));
     for _ in 0..count {
@@ -129,51 +129,51 @@ fn values(mut bytes: Input) -> Result<Vec<Value>, Nonsense> {
                 let length = usize::try_from(bytes.u32()?).map_err(|_| SHORT)?;
                 Some(bytes.take(length)?)
             }
-            b'u' => return Err(Nonsense("an inserted row leaves a value out")),
-            b'b' => return Err(Nonsense("a value is binary, and text was asked for")),
-            _ => return Err(Nonsense("a value is of no known kind")),
+            b'u' => return Err(Malformed("an inserted row omits a value")),
+            b'b' => return Err(Malformed("a value is binary instead of text")),
+            _ => return Err(Malformed("unknown kind of value")),
         });
     }
     Ok(values)
 }
 
-const SHORT: Nonsense = Nonsense("it ends too soon");
+const SHORT: Malformed = Malformed("a message ends too early");
 
-/// Bytes that are read from the front.
+/// Reads bytes from the front.
 pub(super) struct Input(pub(super) Bytes);
 
 impl Input {
-    pub(super) fn take(&mut self, length: usize) -> Result<Bytes, Nonsense> {
+    pub(super) fn take(&mut self, length: usize) -> Result<Bytes, Malformed> {
         if self.0.len() < length { Err(SHORT) } else { Ok(self.0.split_to(length)) }
     }
 
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], Nonsense> {
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
         self.take(N)?.as_ref().try_into().map_err(|_| SHORT)
     }
 
-    pub(super) fn byte(&mut self) -> Result<u8, Nonsense> {
+    pub(super) fn byte(&mut self) -> Result<u8, Malformed> {
         Ok(u8::from_be_bytes(self.array()?))
     }
 
-    pub(super) fn u32(&mut self) -> Result<u32, Nonsense> {
+    pub(super) fn u32(&mut self) -> Result<u32, Malformed> {
         Ok(u32::from_be_bytes(self.array()?))
     }
 
-    fn lsn(&mut self) -> Result<Lsn, Nonsense> {
+    fn lsn(&mut self) -> Result<Lsn, Malformed> {
         Ok(Lsn(u64::from_be_bytes(self.array()?)))
     }
 
-    pub(super) fn count(&mut self) -> Result<usize, Nonsense> {
+    pub(super) fn count(&mut self) -> Result<usize, Malformed> {
         let count = usize::from(u16::from_be_bytes(self.array()?));
-        if count > COLUMNS_MAX { Err(Nonsense("there are more columns than a table has")) } else { Ok(count) }
+        if count > COLUMNS_MAX { Err(Malformed("more columns than a table can have")) } else { Ok(count) }
     }
 
-    /// Up to the next zero.
-    pub(super) fn text(&mut self) -> Result<String, Nonsense> {
+    /// Text up to the next zero byte.
+    pub(super) fn text(&mut self) -> Result<String, Malformed> {
         let length = self.0.iter().position(|byte| *byte == 0).ok_or(SHORT)?;
         let text = self.take(length)?;
         self.byte()?;
-        String::from_utf8(text.to_vec()).map_err(|_| Nonsense("a name is not UTF-8"))
+        String::from_utf8(text.to_vec()).map_err(|_| Malformed("a name is not UTF-8"))
     }
 }
 
@@ -181,7 +181,7 @@ impl Input {
 pub(super) mod tests {
     use super::*;
 
-    /// A change, wrapped as the stream has it.
+    /// A change, wrapped as in the stream.
     pub(crate) fn wrapped(change: &[u8]) -> Bytes {
         let mut bytes = vec![b'w'];
         bytes.extend([0; 24]);
@@ -241,18 +241,18 @@ pub(super) mod tests {
         wrapped(&bytes)
     }
 
-    pub(crate) fn alive(end: u64, answer: bool) -> Bytes {
+    pub(crate) fn alive(end: u64, reply_requested: bool) -> Bytes {
         let mut bytes = vec![b'k'];
         bytes.extend(end.to_be_bytes());
         bytes.extend([0; 8]);
-        bytes.push(u8::from(answer));
+        bytes.push(u8::from(reply_requested));
         bytes.into()
     }
 
     #[test]
     fn every_kind_is_read() {
         let change = |bytes| match read(bytes) {
-            Ok(Sent::Change(change)) => change,
+            Ok(StreamMessage::Change(change)) => change,
             other => panic!("{other:?}"),
         };
         assert_eq!(change(begin(7)), Change::Begin { commit: Lsn(7) });
@@ -263,7 +263,7 @@ pub(super) mod tests {
         let values = vec![None, Some(Bytes::from_static("grün".as_bytes()))];
         assert_eq!(change(insert(5, &[None, Some("grün")])), Change::Insert { relation: 5, values });
         assert_eq!(change(wrapped(b"Mxyz")), Change::Other);
-        assert_eq!(read(alive(3, true)), Ok(Sent::Alive { end: Lsn(3), answer: true }));
+        assert_eq!(read(alive(3, true)), Ok(StreamMessage::Keepalive { end: Lsn(3), reply_requested: true }));
     }
 
     #[test]
@@ -287,7 +287,7 @@ pub(super) mod tests {
     fn what_lies_about_its_lengths_is_refused() {
         let mut many = vec![b'I', 0, 0, 0, 5, b'N'];
         many.extend(u16::MAX.to_be_bytes());
-        assert_eq!(read(wrapped(&many)), Err(Nonsense("there are more columns than a table has")));
+        assert_eq!(read(wrapped(&many)), Err(Malformed("more columns than a table can have")));
         let long = [b'I', 0, 0, 0, 5, b'N', 0, 1, b't', 0xff, 0xff, 0xff, 0xff, b'x'];
         assert_eq!(read(wrapped(&long)), Err(SHORT));
         for kind in [b'u', b'b', b'?'] {

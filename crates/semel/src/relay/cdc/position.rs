@@ -1,28 +1,28 @@
-//! Where an event is: what a position says after the lineage.
+//! Positions of events: the part of a batch's position that follows the lineage.
 
 use std::fmt;
 
 use super::lsn::Lsn;
 
-/// How far something has come.
+/// A position in the log or in the table scan.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct CdcPosition {
-    /// Of the server's log: another one may say something else at the same place.
+    /// Of the server's log. On another timeline the same LSN may be another commit.
     pub(super) timeline: String,
     pub(super) at: Cursor,
-    /// Parked events that were tried again there.
+    /// Numbers of the parked events that were retried at this position.
     pub(super) parked: Vec<i64>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Cursor {
-    /// In the stream: that event of the transaction, and all before it.
+    /// In the stream: this event of the transaction, and all before it.
     Stream(StreamPosition),
-    /// In the table, when it is read because the stream cannot be: up to this seq of what the snapshot sees.
+    /// In a table scan, when the stream lacks events: up to this seq of what the snapshot sees.
     Table { high: String, seq: i64 },
 }
 
-/// An event of the stream. The place of the commit alone does not name one: a transaction has many.
+/// An event of the stream. The LSN of the commit alone does not identify one: a transaction has many.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub(super) struct StreamPosition {
     pub(super) commit: Lsn,
@@ -80,8 +80,8 @@ mod tests {
         let table = Cursor::Table { high: "3:9:4,5".into(), seq: 7 };
         for at in [stream, table] {
             for parked in [vec![], vec![1], vec![1, 22]] {
-                let place = CdcPosition { timeline: "1".into(), at: at.clone(), parked };
-                assert_eq!(CdcPosition::read(&place.to_string()), Some(place));
+                let position = CdcPosition { timeline: "1".into(), at: at.clone(), parked };
+                assert_eq!(CdcPosition::read(&position.to_string()), Some(position));
             }
         }
         for bad in
@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     fn events_of_one_commit_have_an_order() {
-        let spot = |commit, index| StreamPosition { commit: Lsn(commit), index };
-        assert!(spot(1, 2) < spot(1, 3) && spot(1, 3) < spot(2, 0));
+        let position = |commit, index| StreamPosition { commit: Lsn(commit), index };
+        assert!(position(1, 2) < position(1, 3) && position(1, 3) < position(2, 0));
     }
 }

@@ -1,5 +1,5 @@
-//! A replication connection: frames in, frames out. Everything may be cancelled at any byte: what has come is in
-//! `input`, what is to go is in `output`.
+//! A replication connection: frames in, frames out. Every call may be cancelled at any byte: received bytes stay in
+//! `input`, unsent bytes stay in `output`.
 
 use std::time::{Duration, SystemTime};
 
@@ -12,11 +12,11 @@ use super::lsn::Lsn;
 use super::pgoutput::Input;
 use crate::store::postgres::connect::Duplex;
 
-/// How much is read at once.
+/// Bytes reserved for one read.
 const READ_BYTES: usize = 256 * 1024;
-/// The longest message PostgreSQL makes.
+/// The longest message that PostgreSQL sends.
 const FRAME_BYTES_MAX: usize = 1 << 30;
-/// When PostgreSQL's clock began: 1 January 2000.
+/// PostgreSQL's epoch, after the Unix epoch: 1 January 2000.
 const EPOCH: Duration = Duration::from_secs(946_684_800);
 
 pub(super) struct ReplicationConnection {
@@ -25,7 +25,7 @@ pub(super) struct ReplicationConnection {
     output: BytesMut,
 }
 
-/// A message of the server's.
+/// A message from the server.
 #[derive(Debug)]
 pub(super) struct Frame {
     pub(super) tag: u8,
@@ -37,20 +37,20 @@ impl ReplicationConnection {
         Self { socket, input: BytesMut::new(), output: BytesMut::new() }
     }
 
-    /// A message that has come whole. An error of the server's is one here too.
+    /// The next message received completely. An error message of the server becomes an error.
     pub(super) fn frame(&mut self) -> Result<Option<Frame>, CdcError> {
         loop {
             let Some(frame) = split(&mut self.input)? else { return Ok(None) };
             match frame.tag {
-                b'E' => return Err(said(frame.body)),
-                // Notices, and settings that changed.
+                b'E' => return Err(server_error(frame.body)),
+                // Notices, and changed settings.
                 b'N' | b'S' => {}
                 _ => return Ok(Some(frame)),
             }
         }
     }
 
-    /// Reads what there is, or waits for it.
+    /// Reads what is available, or waits for it.
     pub(super) async fn fill(&mut self) -> Result<(), CdcError> {
         self.input.reserve(READ_BYTES);
         match self.socket.read_buf(&mut self.input).await? {
@@ -68,7 +68,7 @@ impl ReplicationConnection {
         }
     }
 
-    /// Puts something behind what is to go.
+    /// Appends to the unsent bytes.
     pub(super) fn put(
         &mut self,
         write: impl FnOnce(&mut BytesMut) -> std::io::Result<()>,
@@ -76,7 +76,7 @@ impl ReplicationConnection {
         Ok(write(&mut self.output)?)
     }
 
-    /// Sends what is to go.
+    /// Sends the unsent bytes.
     pub(super) async fn flush(&mut self) -> Result<(), CdcError> {
         while !self.output.is_empty() {
             if self.socket.write_buf(&mut self.output).await? == 0 {
@@ -86,7 +86,7 @@ impl ReplicationConnection {
         Ok(self.socket.flush().await?)
     }
 
-    /// Carries out a command, and gives its rows.
+    /// Runs a command, and returns its rows.
     pub(super) async fn command(&mut self, text: &str) -> Result<Vec<Vec<Option<String>>>, CdcError> {
         self.put(|output| frontend::query(text, output))?;
         self.flush().await?;
@@ -96,35 +96,35 @@ impl ReplicationConnection {
                 Ok(Frame { tag: b'D', body }) => rows.push(row(body)?),
                 Ok(Frame { tag: b'Z', .. }) => return error.map_or(Ok(rows), Err),
                 Ok(_) => {}
-                Err(said @ CdcError::Server { .. }) => error = Some(said),
+                Err(refused @ CdcError::Server { .. }) => error = Some(refused),
                 Err(broken) => return Err(broken),
             }
         }
     }
 
-    /// Begins to stream.
-    pub(super) async fn start(&mut self, text: &str, patience: Duration) -> Result<(), CdcError> {
+    /// Starts the stream.
+    pub(super) async fn start(&mut self, text: &str, timeout: Duration) -> Result<(), CdcError> {
         self.put(|output| frontend::query(text, output))?;
         let answered = async {
             self.flush().await?;
             self.receive().await
         };
-        match tokio::time::timeout(patience, answered).await.map_err(|_| CdcError::Late(patience))?? {
-            // Copying in both directions.
+        match tokio::time::timeout(timeout, answered).await.map_err(|_| CdcError::TimedOut(timeout))?? {
+            // CopyBothResponse.
             Frame { tag: b'W', .. } => Ok(()),
             Frame { tag, .. } => {
-                Err(CdcError::Nonsense(format!("{:?} answers START_REPLICATION", char::from(tag))))
+                Err(CdcError::Malformed(format!("START_REPLICATION was answered with {:?}", char::from(tag))))
             }
         }
     }
 
-    /// Says how far we have come: everything up to there may be forgotten.
+    /// Status message: acks everything up to this LSN, so the server may discard it.
     pub(super) fn put_status(&mut self, done: Lsn) -> Result<(), CdcError> {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH + EPOCH).unwrap_or_default();
         let mut body = Vec::with_capacity(34);
         body.put_u8(b'r');
-        // Received, on disk, applied: of no interest apart. Were more said to be received, the server would not
-        // tell any more how far it has come while there is nothing for us.
+        // Received, flushed, applied: always the same. If we reported more as received, the server would stop reporting
+        // its progress while it has nothing for us.
         for _ in 0..3 {
             body.put_u64(done.0);
         }
@@ -136,7 +136,7 @@ impl ReplicationConnection {
         })
     }
 
-    /// Ends in order: the server hears what was said last.
+    /// Closes cleanly, so that the server gets the last status.
     pub(super) async fn close(mut self) {
         frontend::copy_done(&mut self.output);
         frontend::terminate(&mut self.output);
@@ -156,7 +156,7 @@ fn split(input: &mut BytesMut) -> Result<Option<Frame>, CdcError> {
     let length = <[u8; 4]>::try_from(&header[1..5]).map_or(0, u32::from_be_bytes);
     let length = usize::try_from(length).unwrap_or(usize::MAX);
     if !(4..=FRAME_BYTES_MAX).contains(&length) {
-        return Err(CdcError::Nonsense(format!("a message has {length} bytes")));
+        return Err(CdcError::Malformed(format!("a message has an invalid length of {length} bytes")));
     }
     if input.len() <= length {
         return Ok(None);
@@ -166,8 +166,8 @@ fn split(input: &mut BytesMut) -> Result<Option<Frame>, CdcError> {
     Ok(Some(Frame { tag, body: frame }))
 }
 
-/// What the server said: pairs of a letter and a text.
-fn said(body: Bytes) -> CdcError {
+/// Reads an ErrorResponse: pairs of a letter and a text.
+fn server_error(body: Bytes) -> CdcError {
     let mut input = Input(body);
     let (mut state, mut message) = (String::new(), String::new());
     while let Ok(kind @ 1..) = input.byte() {
@@ -205,7 +205,7 @@ mod tests {
     #[tokio::test]
     async fn frames_come_whole_however_the_bytes_do() {
         let (ours, mut theirs) = tokio::io::duplex(64);
-        let mut wire = ReplicationConnection::new(Box::new(ours));
+        let mut connection = ReplicationConnection::new(Box::new(ours));
         let bytes =
             [&b"dabc"[..0], &[b'd', 0, 0, 0, 7, 1, 2, 3, b'N', 0, 0, 0, 4, b'c', 0, 0, 0, 4]].concat();
         let sent = tokio::spawn(async move {
@@ -215,20 +215,20 @@ mod tests {
             }
             theirs
         });
-        let first = wire.receive().await.unwrap();
+        let first = connection.receive().await.unwrap();
         assert_eq!((first.tag, &first.body[..]), (b'd', &[1_u8, 2, 3][..]));
-        let second = wire.receive().await.unwrap();
+        let second = connection.receive().await.unwrap();
         assert_eq!((second.tag, second.body.len()), (b'c', 0));
         drop(sent.await.unwrap());
-        assert!(matches!(wire.receive().await, Err(CdcError::Io(_))));
+        assert!(matches!(connection.receive().await, Err(CdcError::Io(_))));
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_server_that_never_answers_is_not_waited_for_without_end() {
         let (ours, _theirs) = tokio::io::duplex(1 << 10);
-        let mut wire = ReplicationConnection::new(Box::new(ours));
-        let patience = Duration::from_secs(5);
-        assert!(matches!(wire.start("START_REPLICATION", patience).await, Err(CdcError::Late(_))));
+        let mut connection = ReplicationConnection::new(Box::new(ours));
+        let timeout = Duration::from_secs(5);
+        assert!(matches!(connection.start("START_REPLICATION", timeout).await, Err(CdcError::TimedOut(_))));
     }
 
     #[test]
@@ -236,10 +236,10 @@ mod tests {
         let mut input = BytesMut::from(&b"E\0\0\0\x14SERROR\0C55006\0Mno\0\0"[..]);
         input[4] = u8::try_from(input.len() - 1).unwrap();
         let frame = split(&mut input).unwrap().unwrap();
-        assert!(said(frame.body).is_taken());
+        assert!(server_error(frame.body).is_slot_in_use());
         for length in [[0, 0, 0, 3], [0xff; 4]] {
             let mut input = BytesMut::from(&[&b"d"[..], &length, &[0; 20]].concat()[..]);
-            assert!(matches!(split(&mut input), Err(CdcError::Nonsense(_))));
+            assert!(matches!(split(&mut input), Err(CdcError::Malformed(_))));
         }
     }
 
@@ -248,7 +248,7 @@ mod tests {
         fn no_bytes_make_it_panic(bytes: Vec<u8>) {
             let mut input = BytesMut::from(&bytes[..]);
             while let Ok(Some(frame)) = split(&mut input) {
-                let _ = said(frame.body.clone());
+                let _ = server_error(frame.body.clone());
                 let _ = row(frame.body);
             }
         }

@@ -1,11 +1,11 @@
-//! Slot and publication: looking for them, making them, getting rid of them.
+//! Finds, creates and drops slot and publication.
 
 use std::time::Duration;
 
 use tokio::task::JoinHandle;
 use tokio_postgres::types::Type;
 
-use super::options::{Names, wrong};
+use super::options::{Names, misconfigured};
 use super::table::{RoutedTable, Table};
 use crate::relay::outbox_reader::OutboxReaderError;
 use crate::relay::poll::postgres::leased_session::{LeasedSession, get};
@@ -15,7 +15,7 @@ use crate::store::postgres::statement::Sql;
 
 /// The table, by its full name.
 pub(super) async fn table(
-    link: &LeasedSession,
+    leased: &LeasedSession,
     routed: Option<&RoutedTable>,
 ) -> Result<Table, OutboxReaderError> {
     static FIND: Sql = Sql {
@@ -24,16 +24,17 @@ pub(super) async fn table(
         types: &[Type::TEXT],
     };
     let name = routed.map_or("semel_outbox", |routed| routed.name.as_str());
-    let rows = link.query(&FIND, &[&name]).await?;
-    let row =
-        rows.first().ok_or_else(|| wrong(format!("there is no table {name}; check the search_path")))?;
+    let rows = leased.query(&FIND, &[&name]).await?;
+    let row = rows
+        .first()
+        .ok_or_else(|| misconfigured(format!("there is no table {name}; check the search_path")))?;
     Ok(Table { schema: get(row, 0)?, name: get(row, 1)?, routed: routed.cloned() })
 }
 
-/// Tables of the ring.
+/// Number of tables in the ring.
 const RING: i64 = 4;
 
-/// What the publication has.
+/// What the publication contains.
 pub(super) struct Published {
     pub(super) ours: bool,
     pub(super) other_tables: i64,
@@ -49,13 +50,14 @@ impl Published {
         let (name, schema, of) = (&names.publication, &table.schema, &table.name);
         if !(self.ours && self.inserts) {
             return Some(format!(
-                "the publication {name} does not have the inserts into {schema}.{of}; ALTER it, or name another"
+                "the publication {name} does not have the inserts into {schema}.{of}; change it with ALTER \
+                 PUBLICATION, or use another publication"
             ));
         }
         self.filtered.then(|| {
             format!(
-                "the publication {name} has a row filter for {schema}.{of}, and events that it leaves out would never be \
-                 published: take it away with ALTER PUBLICATION {} SET TABLE {}.{}, or name another publication",
+                "the publication {name} has a row filter for {schema}.{of}, and events that it leaves out would never \
+                 be published; remove it with ALTER PUBLICATION {} SET TABLE {}.{}, or use another publication",
                 quoted(name),
                 quoted(schema),
                 quoted(of)
@@ -65,7 +67,7 @@ impl Published {
 }
 
 pub(super) async fn published(
-    link: &LeasedSession,
+    leased: &LeasedSession,
     names: &Names,
     table: &Table,
 ) -> Result<Option<Published>, OutboxReaderError> {
@@ -82,13 +84,13 @@ pub(super) async fn published(
                WHERE p.pubname = $1::text GROUP BY p.oid, 1, 2",
         types: &[Type::TEXT, Type::TEXT, Type::TEXT, Type::TEXT_ARRAY],
     };
-    // A publication that does not speak of the root names the tables of the ring. Of a table of somebody else's only the
-    // root is known: rows under any other name would be taken for strangers'.
+    // A publication without publish_via_partition_root names the tables of the ring. Of a routed table only the root is
+    // known: rows under any other name would be skipped as not ours.
     let ring: Vec<String> = match table.routed {
         None => (0..RING).map(|n| format!("{}_{n}", table.name)).collect(),
         Some(_) => Vec::new(),
     };
-    let rows = link.query(&ASK, &[&names.publication, &table.schema, &table.name, &ring]).await?;
+    let rows = leased.query(&ASK, &[&names.publication, &table.schema, &table.name, &ring]).await?;
     let Some(row) = rows.first() else { return Ok(None) };
     Ok(Some(Published {
         inserts: get(row, 0)?,
@@ -99,26 +101,26 @@ pub(super) async fn published(
     }))
 }
 
-/// Makes the publication, or sees that it is right. Before the slot: a slot does not know of what is published later.
+/// Creates the publication, or checks it. Before the slot: a slot does not know a publication created after it.
 pub(super) async fn publication(
-    link: &LeasedSession,
+    leased: &LeasedSession,
     names: &Names,
     table: &Table,
     create: bool,
 ) -> Result<(), OutboxReaderError> {
     let name = &names.publication;
-    match published(link, names, table).await? {
-        Some(published) => published.leaves_out(names, table).map_or(Ok(()), |why| Err(wrong(why))),
+    match published(leased, names, table).await? {
+        Some(published) => published.leaves_out(names, table).map_or(Ok(()), |why| Err(misconfigured(why))),
         None if create => {
-            match link.session.batch(&create_publication(names, table)).await {
+            match leased.session.batch(&create_publication(names, table)).await {
                 Ok(()) => Ok(()),
-                // Somebody else has just made it.
-                Err(trouble) if matches!(state(&trouble), "42710" | "23505") => Ok(()),
-                Err(trouble) => Err(trouble.explain().into()),
+                // Another connection has just created it.
+                Err(error) if matches!(state(&error), "42710" | "23505") => Ok(()),
+                Err(error) => Err(error.explain().into()),
             }
         }
-        None => Err(wrong(format!(
-            "there is no publication {name}, and it is not to be made: {}",
+        None => Err(misconfigured(format!(
+            "there is no publication {name}, and creating it is disabled; create it with: {}",
             create_publication(names, table)
         ))),
     }
@@ -133,33 +135,36 @@ pub(super) fn create_publication(names: &Names, table: &Table) -> String {
     )
 }
 
-/// The slot is being made. Nobody makes it any more when this is dropped.
-pub(super) struct Making(JoinHandle<Result<(), OutboxReaderError>>);
+/// A slot being created in the background. Dropping this aborts it.
+pub(super) struct SlotCreation(JoinHandle<Result<(), OutboxReaderError>>);
 
-impl Making {
-    /// `None`: not yet.
-    pub(super) async fn made(&mut self, patience: Duration) -> Option<Result<(), OutboxReaderError>> {
-        let ended = tokio::time::timeout(patience, &mut self.0).await.ok()?;
-        Some(ended.unwrap_or_else(|error| Err(wrong(format!("making the slot failed: {error}")))))
+impl SlotCreation {
+    /// Waits up to `timeout` for the result. `None`: not created yet.
+    pub(super) async fn created(&mut self, timeout: Duration) -> Option<Result<(), OutboxReaderError>> {
+        let ended = tokio::time::timeout(timeout, &mut self.0).await.ok()?;
+        Some(ended.unwrap_or_else(|error| Err(misconfigured(format!("creating the slot failed: {error}")))))
     }
 }
 
-impl Drop for Making {
+impl Drop for SlotCreation {
     fn drop(&mut self) {
         self.0.abort();
     }
 }
 
-/// Begins to make the slot, which may take as long as the longest transaction that is under way.
-pub(super) async fn create_slot(outbox: &Outbox, name: &str) -> Result<Making, OutboxReaderError> {
-    let (session, _) = outbox.connections.session().await.map_err(|trouble| trouble.not_applied())?;
-    // Names of slots have nothing in them to be quoted.
+/// Starts to create the slot. It may take as long as the longest open transaction.
+pub(super) async fn create_slot(outbox: &Outbox, name: &str) -> Result<SlotCreation, OutboxReaderError> {
+    let (session, _) = outbox.connections.session().await.map_err(|error| error.not_applied())?;
+    // Slot names contain nothing that needs quoting.
     let create = format!(
         "SET statement_timeout = 0; SET lock_timeout = 0; \
          SELECT pg_create_logical_replication_slot('{name}', 'pgoutput')"
     );
-    tracing::info!(slot = name, "the slot is made as soon as the transactions that are under way have ended");
-    Ok(Making(tokio::spawn(async move {
+    tracing::info!(
+        slot = name,
+        "creating the replication slot; PostgreSQL waits for open transactions to end"
+    );
+    Ok(SlotCreation(tokio::spawn(async move {
         let made = session.client.batch_execute(&create).await;
         match made {
             Err(error) if error.code().is_some_and(|state| state.code() == "42710") => {}
@@ -171,70 +176,76 @@ pub(super) async fn create_slot(outbox: &Outbox, name: &str) -> Result<Making, O
     })))
 }
 
-fn refused(trouble: PostgresError) -> OutboxReaderError {
-    if let PostgresError::Postgres(error) = &trouble
-        && let Some(said) = error.as_db_error()
+fn refused(error: PostgresError) -> OutboxReaderError {
+    if let PostgresError::Postgres(error) = &error
+        && let Some(error) = error.as_db_error()
     {
-        let (state, message) = (said.code().code().to_owned(), said.message().to_owned());
+        let (state, message) = (error.code().code().to_owned(), error.message().to_owned());
         return super::error::CdcError::Server { state, message }.into();
     }
-    trouble.explain().into()
+    error.explain().into()
 }
 
-/// The server's name for it.
-fn state(trouble: &PostgresError) -> &str {
-    match trouble {
+/// The SQLSTATE of an error.
+fn state(error: &PostgresError) -> &str {
+    match error {
         PostgresError::Postgres(error) => error.code().map_or("", |state| state.code()),
         _ => "",
     }
 }
 
-/// Drops the slot, and whoever still reads it.
-pub(super) async fn drop_slot(link: &LeasedSession, name: &str) -> Result<(), OutboxReaderError> {
+/// Drops the slot, and terminates connections that still use it.
+pub(super) async fn drop_slot(leased: &LeasedSession, name: &str) -> Result<(), OutboxReaderError> {
     for tried in 0..50 {
-        free_slot(link, name, if tried < 25 { Whom::Readers } else { Whom::Anybody }).await?;
+        free_slot(leased, name, if tried < 25 { SlotUsers::Readers } else { SlotUsers::All }).await?;
         let drop = format!(
             "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = '{name}'"
         );
-        match link.session.batch(&drop).await {
+        match leased.session.batch(&drop).await {
             Ok(()) => return Ok(()),
-            // Still in use: who was told to end takes a moment.
-            Err(trouble) if state(&trouble) == "55006" => {
+            // Still in use: a terminated connection takes a moment to end.
+            Err(error) if state(&error) == "55006" => {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
-            Err(trouble) if state(&trouble) == "42704" => return Ok(()),
-            Err(trouble) => return Err(refused(trouble)),
+            Err(error) if state(&error) == "42704" => return Ok(()),
+            Err(error) => return Err(refused(error)),
         }
     }
-    Err(wrong(format!("the slot {name} does not become free")))
+    Err(misconfigured(format!(
+        "the slot {name} stays in use; end the connection shown as active_pid in pg_replication_slots"
+    )))
 }
 
-/// Whose use of the slot is ended.
+/// Which users of a slot are terminated.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Whom {
-    /// Who reads it or makes it. A person who is just dropping it has it too, and is soon done.
+pub(super) enum SlotUsers {
+    /// Connections that read or create it. An operator who is dropping it uses it too, but only for a moment.
     Readers,
-    Anybody,
+    All,
 }
 
-/// Ends the connection that has the slot.
-pub(super) async fn free_slot(link: &LeasedSession, name: &str, whom: Whom) -> Result<(), OutboxReaderError> {
-    let anybody = whom == Whom::Anybody;
+/// Terminates the connection that uses the slot.
+pub(super) async fn free_slot(
+    leased: &LeasedSession,
+    name: &str,
+    users: SlotUsers,
+) -> Result<(), OutboxReaderError> {
+    let all = users == SlotUsers::All;
     let end = format!(
         "SELECT pg_terminate_backend(s.active_pid) FROM pg_replication_slots s \
          LEFT JOIN pg_stat_activity a ON a.pid = s.active_pid \
-         WHERE s.slot_name = '{name}' AND s.active_pid IS NOT NULL AND ({anybody} \
+         WHERE s.slot_name = '{name}' AND s.active_pid IS NOT NULL AND ({all} \
              OR s.confirmed_flush_lsn IS NULL OR a.backend_type IS DISTINCT FROM 'client backend')"
     );
-    match link.session.batch(&end).await {
+    match leased.session.batch(&end).await {
         Ok(()) => Ok(()),
-        // Not ours to end: the server does by itself after wal_sender_timeout.
-        Err(trouble) if state(&trouble) == "42501" => Ok(()),
-        Err(trouble) => Err(trouble.explain().into()),
+        // We may not terminate it: the server does so itself after wal_sender_timeout.
+        Err(error) if state(&error) == "42501" => Ok(()),
+        Err(error) => Err(error.explain().into()),
     }
 }
 
-/// The command that begins the stream, from where the server knows us to be.
+/// The command that starts the stream, from the last ack the server has.
 pub(super) fn start(names: &Names) -> String {
     let publication = quoted(&names.publication).replace('\'', "''");
     format!(

@@ -1,4 +1,4 @@
-//! What is known of the slot, and what follows from it.
+//! State of the replication slot, and how to continue from it.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::relay::poll::postgres::unreadable;
 use crate::store::StoreError;
 use crate::store::postgres::statement::Sql;
 
-/// The slot as the server has it.
+/// The slot as the server reports it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Slot {
     pub(super) plugin: String,
@@ -23,75 +23,73 @@ pub(super) struct Slot {
     pub(super) confirmed: Lsn,
 }
 
-/// What we wrote down of it.
+/// What the last checkpoint recorded.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Noted {
+pub(super) struct SlotCheckpoint {
     pub(super) lineage: OutboxLineage,
-    /// Everything up to here is done, and the server may have been told.
+    /// Everything up to here is done, and the server may have the ack.
     pub(super) acked: Lsn,
-    /// And this.
-    pub(super) spot: StreamPosition,
+    /// Events up to here are done, too.
+    pub(super) position: StreamPosition,
+    /// The snapshot at which a table scan ends.
     pub(super) walk: Option<String>,
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Known {
+pub(super) struct SlotState {
     pub(super) slot: Option<Slot>,
-    pub(super) recorded: Option<Noted>,
+    pub(super) recorded: Option<SlotCheckpoint>,
     pub(super) held_bytes: Option<u64>,
     pub(super) wal_status: String,
-    /// A snapshot of now.
+    /// The current snapshot.
     pub(super) now: String,
-    /// How long the server waits for us to say something.
+    /// How long the server waits for a message of ours.
     pub(super) sender_timeout: Duration,
     pub(super) parked: bool,
     pub(super) written: Lsn,
 }
 
-/// How to go on.
+/// How to continue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Decision {
-    /// With the stream, where we were.
+    /// With the stream, from the checkpoint.
     Stream,
-    /// With the table, where we were.
-    ScanPlan,
-    /// The slot does not go back as far as we were: with the table from the beginning, then with the stream.
+    /// With the table scan, from the checkpoint.
+    ResumeScan,
+    /// The slot begins after the checkpoint: with a new table scan, then with the stream.
     Adopt,
-    /// The same, and the slot has to be made.
+    /// Like `Adopt`, but the slot has to be created.
     Create,
-    /// The same, and what is left of the old one has to go first.
+    /// Like `Create`, but the old slot has to be dropped first.
     Replace,
 }
 
-/// A slot that has come further than we ever said was made or moved by somebody else: what it has left behind nobody
-/// was given.
-pub(super) fn decide(slot: Option<&Slot>, recorded: Option<&Noted>) -> Decision {
+/// A slot ahead of our last ack was created or advanced by somebody else: what it skipped was never delivered.
+pub(super) fn decide(slot: Option<&Slot>, recorded: Option<&SlotCheckpoint>) -> Decision {
     match (slot, recorded) {
         (None, _) => Decision::Create,
         (Some(slot), _) if slot.lost => Decision::Replace,
         (Some(_), None) => Decision::Adopt,
         (Some(slot), Some(recorded)) if slot.confirmed > recorded.acked => Decision::Adopt,
-        (Some(_), Some(recorded)) if recorded.walk.is_some() => Decision::ScanPlan,
+        (Some(_), Some(recorded)) if recorded.walk.is_some() => Decision::ResumeScan,
         (Some(_), Some(_)) => Decision::Stream,
     }
 }
 
 static ASK: Sql = Sql { text: include_str!("sql/slot.sql"), types: &[Type::TEXT] };
 
-impl Known {
-    pub(super) async fn ask(link: &LeasedSession, name: &str) -> Result<Self, OutboxReaderError> {
-        let rows = link.query(&ASK, &[&name]).await?;
-        let row = rows.first().ok_or_else(|| unreadable("nothing is said of the slot"))?;
+impl SlotState {
+    pub(super) async fn query(leased: &LeasedSession, name: &str) -> Result<Self, OutboxReaderError> {
+        let rows = leased.query(&ASK, &[&name]).await?;
+        let row = rows.first().ok_or_else(|| unreadable("the query for the slot returned no row"))?;
         Ok(Self::read(row)?)
     }
 
     fn read(row: &Row) -> Result<Self, StoreError> {
         let lsn = |at: usize| -> Result<Option<Lsn>, StoreError> {
             let text: Option<String> = get(row, at)?;
-            text.map(|text| {
-                Lsn::read(&text).ok_or_else(|| unreadable(&format!("{text:?} is no place in the log")))
-            })
-            .transpose()
+            text.map(|text| Lsn::read(&text).ok_or_else(|| unreadable(&format!("{text:?} is not an LSN"))))
+                .transpose()
         };
         let wal_status: String = get(row, 4)?;
         let slot = if get::<bool>(row, 0)? {
@@ -100,7 +98,7 @@ impl Known {
                 plugin: get::<Option<String>>(row, 1)?.unwrap_or_default(),
                 here: get::<Option<bool>>(row, 2)?.unwrap_or(false),
                 used_by: get(row, 3)?,
-                // Without a place to begin it is of no use, whatever the reason.
+                // Without a start position it is useless, whatever the reason.
                 lost: wal_status == "lost" || restart.is_none() || confirmed.is_none(),
                 confirmed: confirmed.unwrap_or_default(),
             })
@@ -109,10 +107,10 @@ impl Known {
         };
         let lineage: Option<String> = get(row, 8)?;
         let recorded = match (lineage, lsn(9)?, lsn(10)?, get::<Option<i64>>(row, 11)?) {
-            (Some(lineage), Some(acked), Some(commit), Some(index)) => Some(Noted {
+            (Some(lineage), Some(acked), Some(commit), Some(index)) => Some(SlotCheckpoint {
                 lineage: OutboxLineage::read(&lineage),
                 acked,
-                spot: StreamPosition { commit, index: index.max(0).unsigned_abs() },
+                position: StreamPosition { commit, index: index.max(0).unsigned_abs() },
                 walk: get(row, 12)?,
             }),
             _ => None,
@@ -147,10 +145,10 @@ mod tests {
             lost,
             confirmed: Lsn(confirmed),
         };
-        let recorded = |acked, walk: Option<&str>| Noted {
+        let recorded = |acked, walk: Option<&str>| SlotCheckpoint {
             lineage: OutboxLineage::read("a/1.1"),
             acked: Lsn(acked),
-            spot: StreamPosition::default(),
+            position: StreamPosition::default(),
             walk: walk.map(str::to_owned),
         };
         let cases = [
@@ -158,10 +156,10 @@ mod tests {
             (None, Some(recorded(5, None)), Decision::Create),
             (Some(slot(5, true)), Some(recorded(5, None)), Decision::Replace),
             (Some(slot(5, false)), None, Decision::Adopt),
-            // Made anew behind our back.
+            // Recreated by somebody else.
             (Some(slot(6, false)), Some(recorded(5, None)), Decision::Adopt),
             (Some(slot(6, false)), Some(recorded(5, Some("3:3:"))), Decision::Adopt),
-            (Some(slot(5, false)), Some(recorded(5, Some("3:3:"))), Decision::ScanPlan),
+            (Some(slot(5, false)), Some(recorded(5, Some("3:3:"))), Decision::ResumeScan),
             (Some(slot(4, false)), Some(recorded(5, None)), Decision::Stream),
             (Some(slot(5, false)), Some(recorded(5, None)), Decision::Stream),
         ];

@@ -1,4 +1,4 @@
-//! The stream of a slot, read in batches.
+//! Reads the stream of a slot in batches.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -14,126 +14,127 @@ use super::table::{Row, Table};
 use crate::relay::poll::Bounds;
 use crate::relay::poll::postgres::snapshot::Snapshot;
 
-/// How long a look waits for something to come.
-const WAIT: Duration = Duration::from_millis(100);
+/// How long one read waits for data.
+const READ_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// Transactions whose events are counted until a snapshot sees them. An old open one may hold that up for long.
+/// Most transactions whose events are counted until a snapshot sees them. An old open one may delay that for long.
 const UNCOUNTED_MAX: usize = 1_000_000;
-/// How long the server may take to take a word of ours.
-const TELL: Duration = Duration::from_secs(5);
+/// How long sending a status message may take.
+const STATUS_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(super) struct Stream {
-    wire: ReplicationConnection,
-    reader: Decoder,
-    told: Lsn,
-    /// Read, and not given yet.
+    connection: ReplicationConnection,
+    decoder: Decoder,
+    acked: Lsn,
+    /// Read, but not returned yet.
     rows: Vec<(StreamPosition, Box<Row>)>,
     bytes: usize,
-    /// How many events of each transaction have come, as far as they were not [counted](Stream::count_seen) yet. `None`:
-    /// there were too many transactions.
-    came: Option<HashMap<u64, u64>>,
+    /// Number of events received of each transaction that is not [counted](Stream::count_seen) yet. `None`: there were
+    /// too many transactions.
+    uncounted: Option<HashMap<u64, u64>>,
 }
 
-/// Events that were read, and how far that brings us when they are done.
+/// Events that were read, and how far we are when they are done.
 #[derive(Default)]
-pub(super) struct Piece {
+pub(super) struct StreamBatch {
     pub(super) rows: Vec<(StreamPosition, Box<Row>)>,
-    pub(super) whole: Lsn,
-    pub(super) spot: StreamPosition,
+    pub(super) complete: Lsn,
+    pub(super) position: StreamPosition,
 }
 
 impl Stream {
-    pub(super) fn new(wire: ReplicationConnection, table: Table, from: Lsn) -> Self {
+    pub(super) fn new(connection: ReplicationConnection, table: Table, from: Lsn) -> Self {
         Self {
-            wire,
-            reader: Decoder::new(table, from),
-            told: from,
+            connection,
+            decoder: Decoder::new(table, from),
+            acked: from,
             rows: Vec::new(),
             bytes: 0,
-            came: Some(HashMap::new()),
+            uncounted: Some(HashMap::new()),
         }
     }
 
-    /// Tells the server how far we are.
-    pub(super) async fn tell(&mut self, acked: Lsn) -> Result<(), CdcError> {
-        self.told = acked;
-        self.wire.put_status(acked)?;
-        tokio::time::timeout(TELL, self.wire.flush()).await.map_err(|_| CdcError::Late(TELL))?
+    /// Status message: acks to the server, and shows that we are alive.
+    pub(super) async fn send_status(&mut self, acked: Lsn) -> Result<(), CdcError> {
+        self.acked = acked;
+        self.connection.put_status(acked)?;
+        let sent = tokio::time::timeout(STATUS_TIMEOUT, self.connection.flush()).await;
+        sent.map_err(|_| CdcError::TimedOut(STATUS_TIMEOUT))?
     }
 
-    /// Reads events that are wanted, as many as fit or are there. What does not fit stays in the socket, and the server
-    /// waits with what comes then: a transaction need not fit anywhere. `None`: it is not there yet.
+    /// Reads wanted events, as many as fit or are available. The rest stays in the socket, and the server waits: a
+    /// transaction need not fit into memory. `None`: the batch is not complete yet.
     ///
-    /// `until`: what was read up to there is given together. It was in one batch before.
+    /// `until`: events up to this position are returned together, because they were in one batch before.
     pub(super) async fn read(
         &mut self,
         bounds: Bounds,
         until: StreamPosition,
         wanted: impl Fn(StreamPosition, &Row) -> bool,
-    ) -> Result<Option<Piece>, CdcError> {
-        let patience = tokio::time::Instant::now() + WAIT;
+    ) -> Result<Option<StreamBatch>, CdcError> {
+        let deadline = tokio::time::Instant::now() + READ_TIMEOUT;
         loop {
-            while let Some(Frame { tag, body }) = self.wire.frame()? {
+            while let Some(Frame { tag, body }) = self.connection.frame()? {
                 if tag != b'd' {
-                    return Err(CdcError::Nonsense(format!("the stream ends with {:?}", char::from(tag))));
+                    return Err(CdcError::Malformed(format!("the stream ended with {:?}", char::from(tag))));
                 }
-                let read = self.reader.take(body)?;
+                let read = self.decoder.take(body)?;
                 if let Read::Event(_, row) = &read
                     && let Some(xid) = row.xid
-                    && let Some(came) = &mut self.came
+                    && let Some(uncounted) = &mut self.uncounted
                 {
-                    *came.entry(xid).or_default() += 1;
-                    if came.len() > UNCOUNTED_MAX {
-                        self.came = None;
+                    *uncounted.entry(xid).or_default() += 1;
+                    if uncounted.len() > UNCOUNTED_MAX {
+                        self.uncounted = None;
                     }
                 }
                 match read {
-                    Read::Event(spot, row) if wanted(spot, &row) => {
+                    Read::Event(position, row) if wanted(position, &row) => {
                         self.bytes += row.event.payload().len();
-                        self.rows.push((spot, row));
+                        self.rows.push((position, row));
                     }
-                    Read::Answer => self.tell(self.told).await?,
+                    Read::StatusRequested => self.send_status(self.acked).await?,
                     Read::Event(..) | Read::Nothing => {}
                 }
                 let full = self.rows.len() >= bounds.events_max || self.bytes >= bounds.bytes_max;
-                if full && self.reader.spot() >= until {
-                    return Ok(Some(self.piece()));
+                if full && self.decoder.position() >= until {
+                    return Ok(Some(self.take_batch()));
                 }
             }
-            let whole = self.reader.spot() >= until;
-            if !self.rows.is_empty() && whole && !self.reader.is_within() {
-                // There is something to give: more is taken along only if it is there already. The rest of a
-                // transaction is on its way, and worth a moment.
+            let reached_until = self.decoder.position() >= until;
+            if !self.rows.is_empty() && reached_until && !self.decoder.is_within() {
+                // There are events to return: more are added only if available now. The rest of a transaction is on its
+                // way, and worth a moment.
                 tokio::task::yield_now().await;
-                match self.wire.fill().now_or_never() {
+                match self.connection.fill().now_or_never() {
                     Some(filled) => filled?,
-                    None => return Ok(Some(self.piece())),
+                    None => return Ok(Some(self.take_batch())),
                 }
                 continue;
             }
-            // Nothing but what is past, perhaps for long: others want to be looked after.
-            let waited = if tokio::time::Instant::now() < patience {
-                tokio::time::timeout_at(patience, self.wire.fill()).await.ok()
+            // Only skipped events, perhaps for long: returns in time for the heartbeat.
+            let waited = if tokio::time::Instant::now() < deadline {
+                tokio::time::timeout_at(deadline, self.connection.fill()).await.ok()
             } else {
                 None
             };
             match waited {
                 Some(filled) => filled?,
-                None if self.rows.is_empty() || whole => return Ok(Some(self.piece())),
+                None if self.rows.is_empty() || reached_until => return Ok(Some(self.take_batch())),
                 None => return Ok(None),
             }
         }
     }
 
-    /// How many events have come of transactions that this snapshot sees and the one before did not. `None`: they were too
-    /// many to be counted, and counting begins anew.
+    /// Number of events received of transactions that this snapshot sees and the previous one did not. `None`: there
+    /// were too many transactions to count, and counting restarts.
     pub(super) fn count_seen(&mut self, seen: &Snapshot) -> Option<u64> {
-        let Some(came) = &mut self.came else {
-            self.came = Some(HashMap::new());
+        let Some(uncounted) = &mut self.uncounted else {
+            self.uncounted = Some(HashMap::new());
             return None;
         };
         let mut count = 0;
-        came.retain(|xid, events| {
+        uncounted.retain(|xid, events| {
             let is_seen = seen.sees(*xid);
             count += if is_seen { *events } else { 0 };
             !is_seen
@@ -141,13 +142,13 @@ impl Stream {
         Some(count)
     }
 
-    fn piece(&mut self) -> Piece {
+    fn take_batch(&mut self) -> StreamBatch {
         self.bytes = 0;
         let rows = std::mem::take(&mut self.rows);
-        Piece { rows, whole: self.reader.whole(), spot: self.reader.spot() }
+        StreamBatch { rows, complete: self.decoder.complete(), position: self.decoder.position() }
     }
 
     pub(super) async fn close(self) {
-        self.wire.close().await;
+        self.connection.close().await;
     }
 }

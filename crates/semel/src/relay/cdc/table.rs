@@ -1,23 +1,23 @@
-//! Which table's rows are events, and how a row is read.
+//! Which table's rows are events, and how to read a row.
 
 use uuid::Uuid;
 
 use super::pgoutput::{Relation, Value};
 use crate::outbox::Event;
-use crate::relay::poll::row::{Columns, Texts, named};
+use crate::relay::poll::row::{Columns, Texts, event_uuid};
 
 const JSON: u32 = 114;
 const JSONB: u32 = 3802;
 const BYTEA: u32 = 17;
 
-/// A table of another kind than `semel_outbox`: one row an event, routed by its columns.
+/// Another table than `semel_outbox`: each row is an event, routed by its columns.
 ///
 /// ```
 /// use semel::relay::cdc::RoutedTable;
 ///
 /// // As Debezium's outbox event router has it.
 /// let table = RoutedTable::debezium("shop.outbox");
-/// // A table with names of its own.
+/// // A table with its own column names.
 /// let table = RoutedTable::debezium("outbox").columns("event_id", "kind", "order_id", "name", "body").topic_prefix("");
 /// ```
 #[derive(Clone, Debug)]
@@ -29,8 +29,8 @@ pub struct RoutedTable {
 }
 
 impl RoutedTable {
-    /// A table with the columns `id, aggregatetype, aggregateid, type, payload`. The topic is `outbox.event.` and the
-    /// aggregate's type, the partition key is the aggregate's id, and the payload goes as it is.
+    /// A table with the columns `id, aggregatetype, aggregateid, type, payload`. The topic is `outbox.event.` followed
+    /// by the aggregate's type, the partition key is the aggregate's id, and the payload is sent unchanged.
     pub fn debezium(name: &str) -> Self {
         Self {
             name: name.to_owned(),
@@ -40,21 +40,20 @@ impl RoutedTable {
         }
     }
 
-    /// The columns' names: of the event's id, of what decides the topic, of the partition key, of the event's type, of
-    /// the payload.
+    /// The names of the columns: event id, what decides the topic, partition key, event type, payload.
     pub fn columns(mut self, id: &str, routed_by: &str, key: &str, kind: &str, payload: &str) -> Self {
         self.columns = [id, routed_by, key, kind, payload].map(str::to_owned);
         self
     }
 
-    /// What a topic begins with, before the aggregate's type.
+    /// The prefix of topics, before the aggregate's type.
     pub fn topic_prefix(mut self, prefix: &str) -> Self {
         self.prefix = prefix.to_owned();
         self
     }
 
-    /// The content type of payloads in a column of text: `text/plain; charset=utf-8` unless told otherwise. That of
-    /// json and jsonb is `application/json`, that of bytea `application/octet-stream`.
+    /// The content type of payloads in a text column. Default: `text/plain; charset=utf-8`. Payloads of json and jsonb
+    /// have `application/json`, those of bytea `application/octet-stream`.
     pub fn text_is(mut self, content_type: &str) -> Self {
         self.text_is = content_type.to_owned();
         self
@@ -74,14 +73,14 @@ pub(super) struct Table {
 #[derive(Clone, Debug)]
 pub(super) struct Row {
     pub(super) event: Event,
-    /// The transaction that made it, where the row says so.
+    /// The transaction that wrote it, if the row has it.
     pub(super) xid: Option<u64>,
     pub(super) made_at: Option<String>,
     /// Why it cannot be published.
     pub(super) unreadable: Option<String>,
 }
 
-/// Where the columns are that we want.
+/// The indices of the columns that we need.
 #[derive(Clone, Debug)]
 pub(super) struct Layout {
     at: Vec<usize>,
@@ -107,10 +106,10 @@ const SEMEL: [&str; 14] = [
 ];
 
 impl Table {
-    /// How rows of that table are read; `None`: it is not the one.
+    /// How to read rows of this relation; `None`: it is not our table.
     pub(super) fn layout(&self, relation: &Relation) -> Option<Result<Layout, String>> {
         let part = |name: &str| {
-            // A publication that does not speak of the root names the tables of the ring.
+            // A publication without publish_via_partition_root names the tables of the ring.
             self.routed.is_none() && matches!(name.strip_prefix("semel_outbox_"), Some("0" | "1" | "2" | "3"))
         };
         if relation.schema != self.schema || (relation.name != self.name && !part(&relation.name)) {
@@ -122,7 +121,9 @@ impl Table {
         };
         let find = |name: &&str| {
             let at = relation.columns.iter().position(|column| column.name == *name);
-            at.ok_or_else(|| format!("{}.{} has no column {name}", self.schema, self.name))
+            at.ok_or_else(|| {
+                format!("{}.{} has no column {name}; check the columns of the table", self.schema, self.name)
+            })
         };
         let at: Result<Vec<usize>, String> = names.iter().map(find).collect();
         Some(at.map(|at| {
@@ -152,7 +153,7 @@ impl Layout {
             };
             let (aggregate_type, key) = (text(1).unwrap_or_default(), text(2));
             let columns = Columns {
-                id: named(&id),
+                id: event_uuid(&id),
                 topic: format!("{}{aggregate_type}", routed.prefix),
                 kind: text(3).unwrap_or_default(),
                 key: key.clone(),
@@ -167,7 +168,7 @@ impl Layout {
                 unreadable: None,
             };
             let mut event = columns.event();
-            // Where consumers of the router look for it.
+            // Consumers of Debezium's router expect it there.
             event.headers.push(("id".to_owned(), id));
             return Ok(Row { event, xid: None, made_at: None, unreadable: texts.unreadable });
         }
@@ -193,7 +194,7 @@ impl Layout {
 
 /// `\x6162`, as the server writes bytes.
 fn unhex(text: &[u8]) -> Result<Vec<u8>, String> {
-    let wrong = || "bytes do not come as hexadecimal digits".to_owned();
+    let wrong = || "a bytea value is not in hexadecimal form".to_owned();
     let digits = text.strip_prefix(b"\\x").ok_or_else(wrong)?;
     let (pairs, rest) = digits.as_chunks::<2>();
     if !rest.is_empty() {
@@ -210,7 +211,7 @@ fn unhex(text: &[u8]) -> Result<Vec<u8>, String> {
     Ok(bytes)
 }
 
-/// What a character is worth as a digit; 0xff for one that is none.
+/// The value of a character as a hexadecimal digit; 0xff if it is not one.
 const DIGITS: [u8; 256] = {
     let mut digits = [0xff; 256];
     let mut n = 0;
@@ -268,15 +269,15 @@ mod tests {
         assert_eq!(event.headers().collect::<Vec<_>>(), [("id", id)]);
         assert!(table.layout(&relation("other", &columns)).is_none());
         assert!(table.layout(&relation("outbox", &columns[1..])).unwrap().is_err());
-        // Bytes come as digits, and nothing at all as nothing.
+        // Bytes arrive as hexadecimal digits, and null as an empty payload.
         let bytes = columns.map(|(name, kind)| (name, if name == "payload" { BYTEA } else { kind }));
         let layout = table.layout(&relation("outbox", &bytes)).unwrap().unwrap();
         for (given, wanted) in [(Some("\\x6162"), &b"ab"[..]), (Some("\\x"), b""), (None, b"")] {
             let row = values(&[given, Some(id), None, Some("order"), Some("7"), Some("OrderCreated")]);
             assert_eq!(layout.row(&row).unwrap().event.payload().as_ref(), wanted);
         }
-        assert_eq!(named("order-7"), named("order-7"));
-        assert_ne!(named("order-7"), named("order-8"));
+        assert_eq!(event_uuid("order-7"), event_uuid("order-7"));
+        assert_ne!(event_uuid("order-7"), event_uuid("order-8"));
     }
 
     #[test]

@@ -1,12 +1,12 @@
-//! Polling: the outbox table read by a cursor that loses no late commit and waits for no open transaction.
+//! Polling: reads the outbox table with a cursor that loses no late commit and waits for no open transaction.
 
 use std::time::Duration;
 
 use super::outbox_reader::Settled;
 
-// The pure half of parking, which the simulated outbox shares with the real ones.
 #[cfg(feature = "mysql")]
 pub mod mysql;
+// Pure, and shared with the simulated outbox.
 #[doc(hidden)]
 pub mod parking;
 #[cfg(feature = "postgres")]
@@ -15,19 +15,19 @@ pub(in crate::relay) mod row;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 
-/// Into how many lanes the events are divided. Each has a cursor and an owner.
+/// Number of partitions (column `lane`). Each has one cursor and one owner.
 pub const LANES: i16 = 16;
 
 /// Most parked events of one key in a batch.
 #[doc(hidden)]
 pub const OF_KEY_MAX: i64 = 100;
 
-/// How often parked events are looked at.
+/// How often parked events are checked.
 #[doc(hidden)]
 pub const DUE_EVERY: Duration = Duration::from_millis(250);
 
-/// In how long parked events are looked at after some of them were tried. At once where all were taken; else later, so
-/// that many that fail leave others their turn.
+/// Delay until parked events are checked again after a retry. Zero if the sink took them all, else [`DUE_EVERY`]: many
+/// failing events must not starve the others.
 #[doc(hidden)]
 pub fn due_after(tried: &[Settled]) -> Duration {
     let all_taken = tried.iter().all(|settled| *settled == Settled::Confirmed);
@@ -47,7 +47,7 @@ impl Default for Bounds {
     }
 }
 
-/// Refuses tables of a version that this build does not know.
+/// Refuses tables whose schema version this build does not know.
 #[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
 fn known_version(version: i64) -> Result<(), crate::store::StoreError> {
     use crate::store::{ErrorKind, Fate, StoreError};
@@ -55,14 +55,15 @@ fn known_version(version: i64) -> Result<(), crate::store::StoreError> {
         return Ok(());
     }
     let message = format!(
-        "the outbox has version {version}, and this build knows {}; run the semel that made it",
+        "the outbox tables have schema version {version}, but this build supports only {}; run the semel version that \
+         created them",
         crate::outbox::VERSION
     );
     Err(StoreError::new(ErrorKind::Misconfigured, Fate::NotApplied, message))
 }
 
-/// Which of these parked events, each with its number and topic, a person gives up: those of the topic, which need not be
-/// named where there is but one.
+/// Which of these parked events (number and topic) to skip: those on `topic`, which may be omitted if there is only
+/// one.
 #[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
 fn to_skip(
     id: uuid::Uuid,
@@ -75,7 +76,7 @@ fn to_skip(
     topics.dedup();
     if topic.is_none() && topics.len() > 1 {
         let message = format!(
-            "events with the id {id} are parked on several topics ({}): say which one to give up",
+            "events with the id {id} are parked on several topics ({}); name the topic of the one to skip",
             topics.join(", ")
         );
         return Err(StoreError::new(ErrorKind::Misconfigured, Fate::NotApplied, message).into());
@@ -84,30 +85,30 @@ fn to_skip(
     Ok(wanted.map(|(n, _)| *n).collect())
 }
 
-/// The tables are not there.
+/// The outbox tables do not exist.
 #[cfg(any(feature = "postgres", feature = "mysql"))]
-fn no_outbox(place: &str) -> crate::store::StoreError {
+fn no_outbox(database: &str) -> crate::store::StoreError {
     use crate::store::{ErrorKind, Fate, StoreError};
     let message = format!(
-        "{place} has no outbox; make its tables with `semel migrate --outbox URL` or `semel::outbox::schema`"
+        "{database} has no outbox tables; create them with `semel migrate --outbox URL` or `semel::outbox::schema`"
     );
     StoreError::new(ErrorKind::Misconfigured, Fate::NotApplied, message)
 }
 
-/// New events would get numbers that count as published.
+/// The cursor is ahead of the table: new events would get numbers that already count as published.
 #[cfg(any(feature = "mysql", feature = "sqlite"))]
-fn ahead() -> super::outbox_reader::OutboxReaderError {
+fn cursor_ahead() -> super::outbox_reader::OutboxReaderError {
     use crate::store::{ErrorKind, Fate, StoreError};
-    let message = "the outbox's cursor is ahead of every event that was ever appended here: the events were restored from \
-                   a backup and the cursor was not, or the count of events was lost; find out, then say where to go on with \
-                   `semel outbox rebase`";
+    let message = "the outbox's cursor is ahead of every event ever appended here: the events were restored from a \
+                   backup without the cursor, or the event counter was lost; find out which, then choose where to \
+                   continue with `semel outbox rebase`";
     StoreError::new(ErrorKind::Lost, Fate::NotApplied, message).into()
 }
 
-/// The lanes that fall to one of so many relays.
+/// The partitions of the relay with this index among so many.
 #[cfg(any(feature = "postgres", feature = "mysql"))]
-fn share(place: usize, relays: usize) -> Vec<i16> {
-    (0..LANES).filter(|lane| usize::from(lane.unsigned_abs()) % relays.max(1) == place).collect()
+fn share(index: usize, relays: usize) -> Vec<i16> {
+    (0..LANES).filter(|lane| usize::from(lane.unsigned_abs()) % relays.max(1) == index).collect()
 }
 
 #[cfg(all(test, any(feature = "postgres", feature = "mysql")))]
@@ -117,7 +118,7 @@ mod tests {
     #[test]
     fn every_lane_falls_to_one_relay_and_shares_are_fair() {
         for relays in 1..20 {
-            let shares: Vec<Vec<i16>> = (0..relays).map(|place| share(place, relays)).collect();
+            let shares: Vec<Vec<i16>> = (0..relays).map(|index| share(index, relays)).collect();
             let mut all = shares.concat();
             all.sort_unstable();
             assert_eq!(all, (0..LANES).collect::<Vec<_>>());

@@ -1,8 +1,8 @@
-//! Polling in MySQL and MariaDB: the numbers of a part become visible in their order.
+//! Polling in MySQL and MariaDB: within a partition (column `part`), numbers become visible in order.
 //!
-//! There are no snapshots to compare. Instead whoever appends holds the counter of the event's part until the commit, so
-//! what is lower and not there yet will never be, and the cursor of a part is a number. The price is paid by those who append:
-//! within a part one transaction at a time.
+//! There are no snapshots to compare. Instead an append locks the counter of its partition until the commit. So a lower
+//! number that is not visible yet never will be, and a cursor is a number. The price: only one transaction at a time
+//! appends to a partition.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -25,8 +25,8 @@ mod leased_session;
 mod list;
 mod retry;
 
-/// An outbox in MySQL or MariaDB. Cheap to clone. The tables are made with
-/// [`outbox::schema`](crate::outbox::schema); the URL is one of a [`MysqlStore`].
+/// An outbox in MySQL or MariaDB. Cheap to clone. Create the tables with
+/// [`outbox::schema`](crate::outbox::schema). The URL has the form of a [`MysqlStore`] URL.
 #[derive(Clone, Debug)]
 pub struct MysqlOutbox {
     dial: Arc<Dial>,
@@ -37,7 +37,7 @@ pub struct MysqlOutbox {
 }
 
 impl MysqlOutbox {
-    /// The outbox in the database a URL names.
+    /// The outbox in the database of this URL.
     pub fn new(url: &str) -> Result<Self, OutboxReaderError> {
         let (_, dial, server) = MysqlStore::options().with_url(url)?;
         Ok(Self {
@@ -49,183 +49,183 @@ impl MysqlOutbox {
         })
     }
 
-    /// Most events of a batch, and most bytes of their payloads: 4,000 and 4 MiB unless told otherwise.
+    /// Maximum number of events in a batch, and of bytes in their payloads. Default: 4,000 and 4 MiB.
     pub fn batch_max(mut self, events: usize, bytes: usize) -> Self {
         self.bounds = Bounds { events_max: events.clamp(1, 100_000), bytes_max: bytes.max(1) };
         self
     }
 
-    /// How long after a relay's death others take its parts: 10 s unless told otherwise.
+    /// How long after a relay's death other relays take its partitions. Default: 10 s.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.lease = lease.clamp(Duration::from_millis(100), Duration::from_secs(600));
         self
     }
 
-    /// When a key that was parked because the sink failed is tried again, at first: 1 s unless told otherwise, then
-    /// twice as late each time, up to a minute.
+    /// Backoff before the first retry of a key that was parked because the sink failed. Default: 1 s; it doubles with
+    /// each retry, up to a minute.
     pub fn retry_after(mut self, pause: Duration) -> Self {
         self.retry = pause.clamp(Duration::from_millis(1), Duration::from_secs(3_600));
         self
     }
 
-    /// A source for one relay. Several share the events.
+    /// A reader for one relay. Several share the partitions.
     pub fn source(&self) -> MysqlOutboxReader {
         MysqlOutboxReader {
             outbox: self.clone(),
             me: Uuid::now_v7().to_string(),
-            link: None,
-            outstanding: None,
+            leased: None,
+            in_flight: None,
             due_at: Instant::now(),
-            unsure: false,
-            whole: false,
+            in_doubt: false,
+            exclusive: false,
             reached: None,
         }
     }
 }
 
-/// One relay's share of the outbox.
+/// Reads one relay's share of the outbox: the partitions it leases.
 pub struct MysqlOutboxReader {
     outbox: MysqlOutbox,
     me: String,
-    link: Option<LeasedSession>,
-    outstanding: Option<(Batch, Origin)>,
+    leased: Option<LeasedSession>,
+    in_flight: Option<(Batch, Origin)>,
     due_at: Instant,
-    /// A change was asked for and its answer never came: what is stored has to be read again.
-    unsure: bool,
-    /// All parts or none, and none before it is asked for them.
-    whole: bool,
-    /// The batch that a sink has had last. It comes before any other as long as it is not done.
+    /// A change got no answer: the stored state has to be read again.
+    in_doubt: bool,
+    /// All partitions or none, and none before `acquire_exclusive`.
+    exclusive: bool,
+    /// Cursor of the last batch the sink has. It comes before any other until it is acked.
     reached: Option<String>,
 }
 
 /// Where a batch came from.
 enum Origin {
-    /// These parts, up to where it is written down. With each event its part and number.
-    Parts {
-        places: Vec<PartitionCursor>,
+    /// The recorded chunk of these partitions. `numbers`: partition and number of each event.
+    Partitions {
+        cursors: Vec<PartitionCursor>,
         numbers: Vec<(i16, i64)>,
     },
     Parked {
         tried: RetryBatch,
-        parts: Vec<PartitionCursor>,
+        cursors: Vec<PartitionCursor>,
     },
 }
 
 impl MysqlOutboxReader {
-    fn forget(&mut self) {
-        self.link = None;
-        self.outstanding = None;
-        self.unsure = false;
+    fn reset(&mut self) {
+        self.leased = None;
+        self.in_flight = None;
+        self.in_doubt = false;
     }
 
-    /// Does something that cannot be done half. Cancelled or failed, all is read again.
+    /// Runs something that must not stay half done. If it fails or is cancelled, the stored state is read again.
     async fn or_reset<T>(
         &mut self,
         work: impl AsyncFnOnce(&mut Self) -> Result<T, OutboxReaderError>,
     ) -> Result<T, OutboxReaderError> {
-        if self.unsure {
-            self.forget();
+        if self.in_doubt {
+            self.reset();
         }
-        self.unsure = true;
+        self.in_doubt = true;
         let result = work(self).await;
         if result.is_err() {
-            self.forget();
+            self.reset();
         }
-        self.unsure = false;
+        self.in_doubt = false;
         result
     }
 
-    /// A connection, and parts only while they are ours.
-    async fn linked(&mut self) -> Result<(), OutboxReaderError> {
+    /// Connects. Reconnects if the lease has expired: another relay may own the partitions by now.
+    async fn ensure_connected(&mut self) -> Result<(), OutboxReaderError> {
         let now = Instant::now();
-        let stale = |link: &LeasedSession| {
-            !link.session.is_open() || (!link.places.is_empty() && now >= link.ours_until)
+        let stale = |leased: &LeasedSession| {
+            !leased.session.is_open() || (!leased.cursors.is_empty() && now >= leased.lease_safe_until)
         };
-        if self.link.as_ref().is_some_and(stale) {
-            self.forget();
+        if self.leased.as_ref().is_some_and(stale) {
+            self.reset();
         }
-        if self.link.is_none() {
-            self.link = Some(LeasedSession::open(&self.outbox, &self.me).await?);
+        if self.leased.is_none() {
+            self.leased = Some(LeasedSession::open(&self.outbox, &self.me).await?);
         }
         Ok(())
     }
 
-    /// A connection, with a lease that lasts, and the parts that fall to us.
+    /// Connects, renews the lease, and takes our share of the partitions between batches.
     async fn ready(&mut self) -> Result<(), OutboxReaderError> {
-        self.linked().await?;
-        let idle = self.outstanding.is_none();
-        let Some(link) = &mut self.link else { return Ok(()) };
-        if self.whole && link.places.is_empty() {
+        self.ensure_connected().await?;
+        let idle = self.in_flight.is_none();
+        let Some(leased) = &mut self.leased else { return Ok(()) };
+        if self.exclusive && leased.cursors.is_empty() {
             return Err(OutboxReaderError::Fenced);
         }
-        if Instant::now() >= link.beat_at {
-            link.heartbeat().await?;
+        if Instant::now() >= leased.heartbeat_at {
+            leased.heartbeat().await?;
         }
-        if idle && !self.whole && link.heard {
-            link.balance().await?;
+        if idle && !self.exclusive && leased.rebalance_due {
+            leased.rebalance().await?;
         }
         Ok(())
     }
 
     async fn find(&mut self) -> Result<Option<Batch>, OutboxReaderError> {
         self.ready().await?;
-        if let Some((batch, _)) = &self.outstanding {
+        if let Some((batch, _)) = &self.in_flight {
             return Ok(Some(batch.clone()));
         }
-        let Some(link) = &mut self.link else { return Ok(None) };
-        // What the sink has had last comes first, if it is not done.
+        let Some(leased) = &mut self.leased else { return Ok(None) };
+        // The last batch the sink has comes first, if it is not acked yet.
         let mut reached = self.reached.clone();
         if let Some(ns) = reached.as_deref().and_then(RetryBatch::named) {
-            let (tried, parts, events) = link.again(&ns).await?;
+            let (tried, cursors, events) = leased.again(&ns).await?;
             if !events.is_empty() {
-                let place = reached.unwrap_or_default();
-                return Ok(Some(self.give(place, events, Origin::Parked { tried, parts })));
+                let cursor = reached.unwrap_or_default();
+                return Ok(Some(self.give(cursor, events, Origin::Parked { tried, cursors })));
             }
         }
         let recorded: Vec<PartitionCursor> =
-            link.places.iter().copied().filter(|place| place.recorded.is_some()).collect();
-        reached = reached.filter(|reached| *reached == name(&recorded));
+            leased.cursors.iter().copied().filter(|cursor| cursor.recorded.is_some()).collect();
+        reached = reached.filter(|reached| *reached == cursor_text(&recorded));
         self.reached.clone_from(&reached);
         if reached.is_none() && Instant::now() >= self.due_at {
-            let (tried, parts, events) = link.due().await?;
+            let (tried, cursors, events) = leased.due().await?;
             if !events.is_empty() {
-                let place = tried.place();
-                return Ok(Some(self.give(place, events, Origin::Parked { tried, parts })));
+                let cursor = tried.place();
+                return Ok(Some(self.give(cursor, events, Origin::Parked { tried, cursors })));
             }
             if !tried.empty.is_empty() {
-                link.retried(&tried, &parts, &[]).await?;
+                leased.retried(&tried, &cursors, &[]).await?;
             }
             self.due_at = Instant::now() + DUE_EVERY;
         }
-        let Some((places, numbers, events)) = link.chunk().await? else { return Ok(None) };
-        let place = name(&places);
-        Ok(Some(self.give(place, events, Origin::Parts { places, numbers })))
+        let Some((cursors, numbers, events)) = leased.chunk().await? else { return Ok(None) };
+        let cursor = cursor_text(&cursors);
+        Ok(Some(self.give(cursor, events, Origin::Partitions { cursors, numbers })))
     }
 
-    fn give(&mut self, place: String, events: Vec<Pending>, origin: Origin) -> Batch {
-        let lineage = self.link.as_ref().map_or("", |link| link.lineage.as_str());
-        let position = Position { lineage: OutboxLineage::read(lineage), place };
+    fn give(&mut self, cursor: String, events: Vec<Pending>, origin: Origin) -> Batch {
+        let lineage = self.leased.as_ref().map_or("", |leased| leased.lineage.as_str());
+        let position = Position { lineage: OutboxLineage::read(lineage), place: cursor };
         let batch = Batch { position, events, is_retry: matches!(origin, Origin::Parked { .. }) };
-        self.outstanding = Some((batch.clone(), origin));
+        self.in_flight = Some((batch.clone(), origin));
         batch
     }
 
     async fn settle(&mut self, settled: &[Settled]) -> Result<(), OutboxReaderError> {
-        let (Some((batch, origin)), Some(link)) = (&self.outstanding, &mut self.link) else {
-            // The connection broke meanwhile: the batch is given again.
+        let (Some((batch, origin)), Some(leased)) = (&self.in_flight, &mut self.leased) else {
+            // The connection broke meanwhile: the batch is delivered again.
             return Err(OutboxReaderError::Fenced);
         };
         match origin {
-            Origin::Parked { tried, parts } => {
-                link.retried(tried, parts, settled).await?;
+            Origin::Parked { tried, cursors } => {
+                leased.retried(tried, cursors, settled).await?;
                 self.due_at = Instant::now() + due_after(settled);
             }
-            Origin::Parts { places, numbers } => {
+            Origin::Partitions { cursors, numbers } => {
                 let indices: Vec<i64> = (0..).take(numbers.len()).collect();
-                link.advance(places, numbers, &ParkedRows::of(&indices, &batch.events, settled)).await?;
+                leased.advance(cursors, numbers, &ParkedRows::of(&indices, &batch.events, settled)).await?;
             }
         }
-        (self.outstanding, self.reached) = (None, None);
+        (self.in_flight, self.reached) = (None, None);
         Ok(())
     }
 }
@@ -236,13 +236,13 @@ impl OutboxReader for MysqlOutboxReader {
     }
 
     async fn acquire_exclusive(&mut self) -> Result<bool, OutboxReaderError> {
-        self.whole = true;
+        self.exclusive = true;
         self.or_reset(async |this| {
-            this.linked().await?;
-            let Some(link) = &mut this.link else { return Ok(false) };
-            let taken = link.acquire_exclusive().await?;
+            this.ensure_connected().await?;
+            let Some(leased) = &mut this.leased else { return Ok(false) };
+            let taken = leased.acquire_exclusive().await?;
             if !taken {
-                this.outstanding = None;
+                this.in_flight = None;
             }
             Ok(taken)
         })
@@ -250,16 +250,16 @@ impl OutboxReader for MysqlOutboxReader {
     }
 
     async fn resume(&mut self, reached: Option<&SinkCheckpoint>) -> Result<(), OutboxReaderError> {
-        let found = self.link.as_ref().map(|link| OutboxLineage::read(&link.lineage));
+        let found = self.leased.as_ref().map(|leased| OutboxLineage::read(&leased.lineage));
         if let (Some(reached), Some(found)) = (reached, found)
             && !reached.position.lineage.matches(&found)
         {
             return Err(OutboxReaderError::OutboxLineage { stored: reached.position.lineage.clone(), found });
         }
-        if let (Some(reached), Some(link)) = (reached, &self.link)
-            && is_behind(&reached.position.place, &link.places)
+        if let (Some(reached), Some(leased)) = (reached, &self.leased)
+            && is_behind(&reached.position.place, &leased.cursors)
         {
-            // Or another has had it since: then it is its position, and not for us to judge.
+            // Without the lease it proves nothing: another relay may have moved the sink since.
             let reached = reached.position.place.clone();
             return Err(if self.holds_lease() {
                 OutboxReaderError::Behind { reached }
@@ -268,8 +268,8 @@ impl OutboxReader for MysqlOutboxReader {
             });
         }
         self.reached = reached.map(|reached| reached.position.place.clone());
-        if self.outstanding.as_ref().map(|(batch, _)| &batch.position.place) != self.reached.as_ref() {
-            self.outstanding = None;
+        if self.in_flight.as_ref().map(|(batch, _)| &batch.position.place) != self.reached.as_ref() {
+            self.in_flight = None;
         }
         Ok(())
     }
@@ -279,29 +279,29 @@ impl OutboxReader for MysqlOutboxReader {
     }
 
     async fn renew_lease(&mut self) -> Result<(), OutboxReaderError> {
-        let Some(link) = &mut self.link else { return Err(OutboxReaderError::Fenced) };
-        // Tried again soon if it fails, not at once.
-        link.beat_at = Instant::now() + self.outbox.lease / 10;
-        link.heartbeat().await
+        let Some(leased) = &mut self.leased else { return Err(OutboxReaderError::Fenced) };
+        // If it fails, it is retried soon, not at once.
+        leased.heartbeat_at = Instant::now() + self.outbox.lease / 10;
+        leased.heartbeat().await
     }
 
     fn renew_after(&self) -> Duration {
-        let due = |link: &LeasedSession| link.beat_at.saturating_duration_since(Instant::now());
-        self.link.as_ref().map_or(self.outbox.lease / 3, due)
+        let due = |leased: &LeasedSession| leased.heartbeat_at.saturating_duration_since(Instant::now());
+        self.leased.as_ref().map_or(self.outbox.lease / 3, due)
     }
 
     fn holds_lease(&self) -> bool {
-        !self.unsure && self.link.as_ref().is_some_and(|link| Instant::now() < link.ours_until)
+        !self.in_doubt && self.leased.as_ref().is_some_and(|leased| Instant::now() < leased.lease_safe_until)
     }
 
     async fn prune(&mut self, older_than: Duration) -> Result<Pruned, OutboxReaderError> {
-        if self.outstanding.is_some() {
+        if self.in_flight.is_some() {
             return Ok(Pruned::default());
         }
         self.or_reset(async |this| {
             this.ready().await?;
-            match &mut this.link {
-                Some(link) => link.prune(older_than).await,
+            match &mut this.leased {
+                Some(leased) => leased.prune(older_than).await,
                 None => Ok(Pruned::default()),
             }
         })
@@ -310,14 +310,14 @@ impl OutboxReader for MysqlOutboxReader {
 
     async fn lag(&mut self) -> Result<Lag, OutboxReaderError> {
         self.or_reset(async |this| {
-            let had = this.outstanding.is_some();
+            let had = this.in_flight.is_some();
             this.ready().await?;
-            // Under a new lease, but what is on its way is another's by now.
-            if had && this.outstanding.is_none() {
+            // Under a new lease, but another relay may own the batch by now.
+            if had && this.in_flight.is_none() {
                 return Err(OutboxReaderError::Fenced);
             }
-            match &mut this.link {
-                Some(link) => link.lag().await,
+            match &mut this.leased {
+                Some(leased) => leased.lag().await,
                 None => Ok(Lag::default()),
             }
         })
@@ -325,33 +325,33 @@ impl OutboxReader for MysqlOutboxReader {
     }
 
     async fn release(&mut self) -> Result<(), OutboxReaderError> {
-        self.outstanding = None;
-        match self.link.take() {
-            Some(link) if link.session.is_open() => link.release().await,
+        self.in_flight = None;
+        match self.leased.take() {
+            Some(leased) if leased.session.is_open() => leased.release().await,
             _ => Ok(()),
         }
     }
 }
 
-/// Whether a batch of that name ends, in any part, beyond all that was ever written down here.
-fn is_behind(name: &str, places: &[PartitionCursor]) -> bool {
+/// Whether this cursor ends, in some partition, beyond everything recorded here.
+fn is_behind(text: &str, cursors: &[PartitionCursor]) -> bool {
     let beyond = |one: &str| {
         let (part, range) = one.split_once(':')?;
         let (part, until): (i16, i64) = (part.parse().ok()?, range.split_once('-')?.1.parse().ok()?);
-        let place = places.iter().find(|place| place.part == part)?;
-        Some(until > place.recorded.unwrap_or(place.after))
+        let cursor = cursors.iter().find(|cursor| cursor.part == part)?;
+        Some(until > cursor.recorded.unwrap_or(cursor.after))
     };
-    name.split(' ').any(|one| beyond(one) == Some(true))
+    text.split(' ').any(|one| beyond(one) == Some(true))
 }
 
-/// Names what is written down. In order: in which order the parts were looked at is nobody's place.
-fn name(places: &[PartitionCursor]) -> String {
-    let mut places = places.to_vec();
-    places.sort_unstable_by_key(|place| place.part);
-    let name = |place: &PartitionCursor| {
-        format!("{}:{}-{}", place.part, place.after, place.recorded.unwrap_or(place.after))
+/// The cursor of the recorded chunk. Sorted, so that the order of reading does not change it.
+fn cursor_text(cursors: &[PartitionCursor]) -> String {
+    let mut cursors = cursors.to_vec();
+    cursors.sort_unstable_by_key(|cursor| cursor.part);
+    let text = |cursor: &PartitionCursor| {
+        format!("{}:{}-{}", cursor.part, cursor.after, cursor.recorded.unwrap_or(cursor.after))
     };
-    places.iter().map(name).collect::<Vec<_>>().join(" ")
+    cursors.iter().map(text).collect::<Vec<_>>().join(" ")
 }
 
 #[cfg(test)]
@@ -360,10 +360,10 @@ mod tests {
 
     #[test]
     fn a_name_from_beyond_what_was_written_down_is_noticed() {
-        let place = |part, after, recorded| PartitionCursor { part, epoch: 1, after, recorded };
-        let places = [place(0, 5, None), place(1, 5, Some(9))];
-        assert!(!is_behind(&name(&places), &places));
-        assert!(!is_behind("0:1-5 1:5-9", &places) && !is_behind("parked [7, 9]", &places));
-        assert!(is_behind("0:5-6", &places) && is_behind("0:1-5 1:9-10", &places));
+        let cursor = |part, after, recorded| PartitionCursor { part, epoch: 1, after, recorded };
+        let cursors = [cursor(0, 5, None), cursor(1, 5, Some(9))];
+        assert!(!is_behind(&cursor_text(&cursors), &cursors));
+        assert!(!is_behind("0:1-5 1:5-9", &cursors) && !is_behind("parked [7, 9]", &cursors));
+        assert!(is_behind("0:5-6", &cursors) && is_behind("0:1-5 1:9-10", &cursors));
     }
 }

@@ -1,28 +1,28 @@
-//! What became of a batch, sorted by what has to be written.
+//! Parking: sorts the results of a batch by what has to be stored.
 
 use std::collections::BTreeMap;
 
 use crate::outbox::{Event, NAME_BYTES_MAX};
 use crate::relay::outbox_reader::{Pending, Settled};
 
-/// What an event is parked under: its key. One without a key, or that is parked alone, is parked under its id and topic:
-/// an id alone may be on two topics.
+/// The key an event is parked under: its own key, or its id and topic if it has none or is parked alone. One id may be
+/// on two topics.
 pub fn parked_key(event: &Event, alone: bool) -> String {
     match event.ordered_by() {
         Some(key) if !alone => key.to_owned(),
         _ => {
-            // Rows of other languages may have any topic, and an index takes no text of any length.
+            // Services in other languages may write any topic, and index entries are limited.
             let topic: String = event.topic().chars().take(NAME_BYTES_MAX).collect();
             format!("{}/{topic}", event.id())
         }
     }
 }
 
-/// Events of a chunk that are set aside, column by column.
+/// The events of a chunk to park, column by column.
 #[derive(Default)]
 pub struct ParkedRows {
     pub seqs: Vec<i64>,
-    /// What each is parked under.
+    /// The parked key of each.
     pub keys: Vec<String>,
     pub errors: Vec<Option<String>>,
     pub for_good: Vec<bool>,
@@ -30,61 +30,61 @@ pub struct ParkedRows {
 
 impl ParkedRows {
     pub fn of(seqs: &[i64], events: &[Pending], settled: &[Settled]) -> Self {
-        let mut aside = Self::default();
-        // Of one of which nothing was said nothing is known: it is kept.
-        let said = settled.iter().chain(std::iter::repeat(&Settled::Held));
-        for ((seq, pending), settled) in seqs.iter().zip(events).zip(said) {
+        let mut rows = Self::default();
+        // A missing result counts as in doubt: the event is held, not dropped.
+        let results = settled.iter().chain(std::iter::repeat(&Settled::Held));
+        for ((seq, pending), settled) in seqs.iter().zip(events).zip(results) {
             let (error, alone, for_good) = match settled {
                 Settled::Confirmed => continue,
                 Settled::Held => (None, false, false),
                 Settled::Parked { error, alone, for_good } => (Some(error.clone()), *alone, *for_good),
             };
-            aside.seqs.push(*seq);
-            aside.keys.push(parked_key(&pending.event, alone));
-            aside.errors.push(error);
-            aside.for_good.push(for_good);
+            rows.seqs.push(*seq);
+            rows.keys.push(parked_key(&pending.event, alone));
+            rows.errors.push(error);
+            rows.for_good.push(for_good);
         }
-        aside
+        rows
     }
 }
 
-/// Parked events that were tried again.
+/// A batch of parked events to retry.
 #[derive(Clone, Debug, Default)]
 pub struct RetryBatch {
     pub ns: Vec<i64>,
     /// The key of each.
     pub keys: Vec<String>,
-    /// When that was due, as it is stored.
+    /// When each key was due, as stored.
     pub due: Vec<Option<i64>>,
-    /// Keys of which nothing is left: somebody skipped it.
+    /// Keys without parked events: somebody skipped the last one.
     pub empty: Vec<String>,
 }
 
 impl RetryBatch {
-    /// How a batch of them is named.
+    /// The cursor of this batch.
     pub fn place(&self) -> String {
         format!("parked {:?}", self.ns)
     }
 
-    /// Which they were, if that is the name of such a batch.
+    /// Numbers of the events, if this is the cursor of a retry batch.
     pub fn named(place: &str) -> Option<Vec<i64>> {
         let ns = place.strip_prefix("parked [")?.strip_suffix(']')?;
         ns.split(", ").map(|n| n.parse().ok()).collect()
     }
 }
 
-/// What became of them.
+/// The results of a retry batch.
 #[derive(Debug, Default)]
 pub struct RetryResult {
     pub confirmed: Vec<i64>,
     pub failed: Vec<i64>,
     pub errors: Vec<String>,
-    /// Keys that are parked again, and whether for good.
+    /// Keys that stay parked, and whether for good (no automatic retry).
     pub later: Vec<String>,
     pub for_good: Vec<bool>,
-    /// When they were due. What has another time by now was given it by a person, after it was read: that stands.
+    /// When they were due. A stored time that differs by now was set by an operator: it stands.
     pub due: Vec<Option<i64>>,
-    /// Keys that go on: with the rest of them, or out of here.
+    /// Keys that did not fail: they continue with the rest of their events, or are no longer parked.
     pub on: Vec<String>,
 }
 
@@ -99,7 +99,7 @@ impl RetryResult {
                 Settled::Parked { error, for_good, .. } => {
                     retried.failed.push(*n);
                     retried.errors.push(error.clone());
-                    // The first of a key decides when it is tried again: one behind it may be refused for good.
+                    // The first event of a key decides when it is retried; a later one may be refused for good.
                     again.entry(key).or_insert((*for_good, due));
                 }
                 Settled::Held => {}
@@ -131,12 +131,11 @@ mod tests {
     fn what_is_not_confirmed_is_set_aside_in_order() {
         let events = ["a", "b", "b", "c"]
             .map(|key| Pending::new(Event::new("t", "made", "").unwrap().key(key).unwrap()));
-        let aside =
-            ParkedRows::of(&[1, 2, 3, 4], &events, &[Settled::Confirmed, parked(true), Settled::Held]);
-        assert_eq!(aside.seqs, [2, 3, 4]);
-        assert_eq!(aside.keys, ["b", "b", "c"]);
-        assert_eq!(aside.errors, [Some("no".to_owned()), None, None]);
-        assert_eq!(aside.for_good, [true, false, false]);
+        let rows = ParkedRows::of(&[1, 2, 3, 4], &events, &[Settled::Confirmed, parked(true), Settled::Held]);
+        assert_eq!(rows.seqs, [2, 3, 4]);
+        assert_eq!(rows.keys, ["b", "b", "c"]);
+        assert_eq!(rows.errors, [Some("no".to_owned()), None, None]);
+        assert_eq!(rows.for_good, [true, false, false]);
     }
 
     #[test]

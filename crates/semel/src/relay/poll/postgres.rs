@@ -1,22 +1,22 @@
 //! Polling in PostgreSQL: the difference of two snapshots, in the order of a sequence.
 //!
-//! A cursor that remembers the last number loses whoever drew a lower one and commits later. A cursor that waits until
-//! no older transaction is under way stalls behind anybody's long one. So a cursor here remembers a *snapshot*: which
+//! A cursor that stores the last number loses a transaction that drew a lower number and commits later. A cursor that
+//! waits until no older transaction is open stalls behind every long one. So a cursor here stores a *snapshot*: which
 //! transactions had ended when it was taken. What a newer snapshot sees and the older one does not is new, whatever its
-//! number and whoever is still under way; each event is in exactly one such window.
+//! number and whatever is still open; each event is in exactly one such window.
 //!
-//! **Order.** Two transactions that hand a lock over append to a key one after the other: the second draws its numbers
-//! after the first has committed. So the first is in an earlier window, or in the same one with lower numbers. The ids of
-//! the transactions say nothing: the second may have begun long before the first.
+//! **Order.** Two transactions that hand over a lock append to a key one after the other: the second draws its numbers
+//! after the first has committed. So the first is in an earlier window, or in the same window with lower numbers.
+//! Transaction ids do not give the order: the second may have begun long before the first.
 //!
-//! **A standby is refused**: snapshots taken there have an empty list of what is under way.
+//! **A standby is refused**: snapshots taken there have an empty list of open transactions.
 //!
-//! **Restart.** A window is walked through in chunks, and each is written to the cursor's row before it is sent. The
-//! commit that writes it also puts on disk whatever it is about to tell: an event is never published and then lost with
-//! the server, not even one that was appended with `synchronous_commit = off`.
+//! **Restart.** A window is read in chunks, and each chunk is recorded in the cursor's row before it is sent. That
+//! commit also flushes the events of the chunk to disk: an event is never published and then lost with the server, not
+//! even one appended with `synchronous_commit = off`.
 //!
-//! **Cost.** A look without result is one read and writes nothing. A batch costs two updates of the cursor. One row is
-//! renewed every few seconds, to show that the relay lives.
+//! **Cost.** An empty poll is one read and no write. A batch costs two updates of the cursor. The heartbeat renews one
+//! lease row every few seconds.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -49,34 +49,34 @@ mod statement;
 
 pub use options::{PostgresOutbox, PostgresOutboxOptions};
 
-/// One relay's share of the outbox.
+/// Reads one relay's share of the outbox: the partitions (column `lane`) it leases.
 pub struct PostgresOutboxReader {
     outbox: Arc<Outbox>,
     me: Uuid,
-    link: Option<LeasedSession>,
-    outstanding: Option<(Batch, Origin)>,
-    /// Whose turn it is.
-    turn: usize,
+    leased: Option<LeasedSession>,
+    in_flight: Option<(Batch, Origin)>,
+    /// Groups take turns.
+    next_group: usize,
     due_at: Instant,
-    /// A change was asked for and its answer never came: what is stored has to be read again.
-    unsure: bool,
-    /// All lanes or none, and none before it is asked for them.
-    whole: bool,
-    /// The batch that a sink has had last. It comes before any other as long as it is not done.
+    /// A change got no answer: the stored state has to be read again.
+    in_doubt: bool,
+    /// All partitions or none, and none before `acquire_exclusive`.
+    exclusive: bool,
+    /// Cursor of the last batch the sink has. It comes before any other until it is acked.
     reached: Option<String>,
 }
 
-/// What a group has to give.
+/// What reading a group found.
 enum Found {
     Batch(Batch),
     Nothing,
-    /// Its window is behind it.
+    /// The group has completed its window.
     Arrived,
 }
 
 /// Where a batch came from.
 enum Origin {
-    /// The window of the first of these lanes' group, up to that seq.
+    /// The window of the group that owns this partition, up to `until`.
     Window {
         lane: i16,
         seqs: Vec<i64>,
@@ -90,75 +90,77 @@ impl PostgresOutboxReader {
         Self {
             outbox,
             me: Uuid::now_v7(),
-            link: None,
-            outstanding: None,
-            turn: 0,
+            leased: None,
+            in_flight: None,
+            next_group: 0,
             due_at: Instant::now(),
-            unsure: false,
-            whole: false,
+            in_doubt: false,
+            exclusive: false,
             reached: None,
         }
     }
 
-    /// Forgets what is not certain. The connection is dropped with all that is under way on it.
-    fn forget(&mut self) {
-        self.link = None;
-        self.outstanding = None;
-        self.unsure = false;
+    /// Drops the connection with everything in progress on it, and all state in doubt.
+    fn reset(&mut self) {
+        self.leased = None;
+        self.in_flight = None;
+        self.in_doubt = false;
     }
 
-    /// Does something that cannot be done half. Cancelled or failed, all is read again.
+    /// Runs something that must not stay half done. If it fails or is cancelled, the stored state is read again.
     async fn or_reset<T>(
         &mut self,
         work: impl AsyncFnOnce(&mut Self) -> Result<T, OutboxReaderError>,
     ) -> Result<T, OutboxReaderError> {
-        if self.unsure {
-            self.forget();
+        if self.in_doubt {
+            self.reset();
         }
-        self.unsure = true;
+        self.in_doubt = true;
         let result = work(self).await;
         if result.is_err() {
-            self.forget();
+            self.reset();
         }
-        self.unsure = false;
+        self.in_doubt = false;
         result
     }
 
-    /// A connection, and lanes only while they are ours.
-    async fn linked(&mut self) -> Result<(), OutboxReaderError> {
-        if self.link.as_ref().is_some_and(|link| !link.session.is_open()) {
-            self.forget();
+    /// Connects. Reconnects if the lease has expired: another relay may own the partitions by now.
+    async fn ensure_connected(&mut self) -> Result<(), OutboxReaderError> {
+        if self.leased.as_ref().is_some_and(|leased| !leased.session.is_open()) {
+            self.reset();
         }
-        // What we owned when the lease ran out is another's by now.
-        if self.link.as_ref().is_some_and(|link| !link.groups.is_empty() && Instant::now() >= link.ours_until)
+        if self
+            .leased
+            .as_ref()
+            .is_some_and(|leased| !leased.groups.is_empty() && Instant::now() >= leased.lease_safe_until)
         {
-            self.forget();
+            self.reset();
         }
-        if self.link.is_none() {
-            self.link = Some(LeasedSession::open(&self.outbox, self.me).await?);
+        if self.leased.is_none() {
+            self.leased = Some(LeasedSession::open(&self.outbox, self.me).await?);
         }
         Ok(())
     }
 
-    /// A connection, with a lease that lasts, and the lanes that fall to us.
+    /// Connects, renews the lease, and takes our share of the partitions between batches.
     async fn ready(&mut self) -> Result<(), OutboxReaderError> {
-        self.linked().await?;
-        let (outbox, idle) = (self.outbox.clone(), self.outstanding.is_none());
-        let Some(link) = &mut self.link else { return Ok(()) };
-        if self.whole && link.groups.is_empty() {
+        self.ensure_connected().await?;
+        let (outbox, idle) = (self.outbox.clone(), self.in_flight.is_none());
+        let Some(leased) = &mut self.leased else { return Ok(()) };
+        if self.exclusive && leased.groups.is_empty() {
             return Err(OutboxReaderError::Fenced);
         }
-        link.beat_if_due(&outbox).await?;
-        if idle && !self.whole && link.heard {
-            link.balance(&outbox).await?;
+        leased.heartbeat_if_due(&outbox).await?;
+        if idle && !self.exclusive && leased.rebalance_due {
+            leased.rebalance(&outbox).await?;
         }
         Ok(())
     }
 
-    /// Gives what is outstanding, or finds the next.
+    /// The next batch: the one in flight, the last one the sink has, due parked events, then the next chunk.
     async fn find(&mut self) -> Result<Option<Batch>, OutboxReaderError> {
         self.ready().await?;
-        if let Some((batch, _)) = &self.outstanding {
+        if let Some((batch, _)) = &self.in_flight {
             return Ok(Some(batch.clone()));
         }
         if let Some(batch) = self.find_reached().await? {
@@ -169,18 +171,18 @@ impl PostgresOutboxReader {
         {
             return Ok(Some(batch));
         }
-        // Groups that arrive where another is go on with it. A few times: it is better to come back than to go on for
-        // ever about the events of others.
+        // A group that reaches another's snapshot merges with it, and reading continues. Bounded: other relays' events
+        // must not keep this call busy forever.
         for _ in 0..4 * LANES {
-            let Some(link) = &mut self.link else { return Ok(None) };
-            partition_group::merge(&mut link.groups);
-            let groups = link.groups.len();
+            let Some(leased) = &mut self.leased else { return Ok(None) };
+            partition_group::merge(&mut leased.groups);
+            let groups = leased.groups.len();
             let mut arrived = false;
             for step in 0..groups {
-                let at = (self.turn + step) % groups;
+                let at = (self.next_group + step) % groups;
                 match self.find_in(at).await? {
                     Found::Batch(batch) => {
-                        self.turn = at + 1;
+                        self.next_group = at + 1;
                         return Ok(Some(batch));
                     }
                     Found::Nothing => {}
@@ -197,15 +199,15 @@ impl PostgresOutboxReader {
         Ok(None)
     }
 
-    /// What the sink has had last, if that is not done.
+    /// The last batch the sink has, if it is not acked yet.
     async fn find_reached(&mut self) -> Result<Option<Batch>, OutboxReaderError> {
-        let (Some(place), Some(link)) = (self.reached.clone(), &self.link) else { return Ok(None) };
-        let found = if let Some(ns) = RetryBatch::named(&place) {
+        let (Some(cursor), Some(leased)) = (self.reached.clone(), &self.leased) else { return Ok(None) };
+        let found = if let Some(ns) = RetryBatch::named(&cursor) {
             let outbox = self.outbox.clone();
-            let again = link.again(&outbox, &ns).await?;
-            again.map(|(retry, events)| self.give(place, events, Origin::Parked(Box::new(retry))))
+            let again = leased.again(&outbox, &ns).await?;
+            again.map(|(retry, events)| self.give(cursor, events, Origin::Parked(Box::new(retry))))
         } else {
-            match link.groups.iter().position(|group| group.place().as_ref() == Some(&place)) {
+            match leased.groups.iter().position(|group| group.cursor().as_ref() == Some(&cursor)) {
                 None => None,
                 Some(at) => match self.find_in(at).await? {
                     Found::Batch(batch) => Some(batch),
@@ -221,49 +223,51 @@ impl PostgresOutboxReader {
 
     async fn find_due(&mut self) -> Result<Option<Batch>, OutboxReaderError> {
         let outbox = self.outbox.clone();
-        let Some(link) = &mut self.link else { return Ok(None) };
-        let Some((retry, events)) = link.due(&outbox).await? else {
+        let Some(leased) = &mut self.leased else { return Ok(None) };
+        let Some((retry, events)) = leased.due(&outbox).await? else {
             self.due_at = Instant::now() + DUE_EVERY;
             return Ok(None);
         };
         if events.is_empty() {
-            link.ahead = None;
-            link.retried(&outbox, &retry, &[]).await?;
+            leased.prefetch = None;
+            leased.retried(&outbox, &retry, &[]).await?;
             return Ok(None);
         }
-        if self.whole {
-            link.settle_what_was_done(&outbox).await?;
+        if self.exclusive {
+            leased.flush_acks(&outbox).await?;
         }
-        let place = retry.tried.place();
-        Ok(Some(self.give(place, events, Origin::Parked(Box::new(retry)))))
+        let cursor = retry.tried.place();
+        Ok(Some(self.give(cursor, events, Origin::Parked(Box::new(retry)))))
     }
 
-    /// The next chunk of a group, written down.
+    /// The next chunk of a group. It is recorded before it is returned.
     async fn find_in(&mut self, at: usize) -> Result<Found, OutboxReaderError> {
         let outbox = self.outbox.clone();
-        let Some(link) = &mut self.link else { return Ok(Found::Nothing) };
+        let Some(leased) = &mut self.leased else { return Ok(Found::Nothing) };
         let mut opened = false;
         loop {
-            let Some(group) = link.groups.get(at) else { return Ok(Found::Nothing) };
+            let Some(group) = leased.groups.get(at) else { return Ok(Found::Nothing) };
             match &group.window {
-                None if opened || partition_group::is_awaited(&link.groups, at) => return Ok(Found::Nothing),
+                None if opened || partition_group::is_awaited(&leased.groups, at) => {
+                    return Ok(Found::Nothing);
+                }
                 None => {
                     opened = true;
-                    if !link.open_window(&outbox, at).await? {
+                    if !leased.open_window(&outbox, at).await? {
                         return Ok(Found::Nothing);
                     }
                 }
-                Some(window) if window.walk == ScanPlan::Unknown => link.find_walk(&outbox, at).await?,
+                Some(window) if window.plan == ScanPlan::Unknown => leased.choose_plan(&outbox, at).await?,
                 Some(window) => {
                     let (low, high, after) = (group.low.clone(), window.high.clone(), window.after);
-                    let chunk = link.chunk(&outbox, at).await?;
-                    let Some(group) = link.groups.get(at) else { return Ok(Found::Nothing) };
+                    let chunk = leased.chunk(&outbox, at).await?;
+                    let Some(group) = leased.groups.get(at) else { return Ok(Found::Nothing) };
                     let Some(window) = &group.window else { return Ok(Found::Nothing) };
                     let (Some(until), Some(lane)) =
                         (chunk.seqs.last().copied(), group.lanes.first().copied())
                     else {
-                        let Some(group) = link.groups.get_mut(at) else { return Ok(Found::Nothing) };
-                        // What was written down may have been of lanes that others have now. Behind it there is more.
+                        let Some(group) = leased.groups.get_mut(at) else { return Ok(Found::Nothing) };
+                        // The recorded events may belong to partitions that others own now. There is more after them.
                         if let Some(window) = &mut group.window
                             && let Some(until) = window.recorded.take()
                         {
@@ -272,7 +276,7 @@ impl PostgresOutboxReader {
                         }
                         group.low = high;
                         group.window = None;
-                        if link.groups.len() > 1 {
+                        if leased.groups.len() > 1 {
                             return Ok(Found::Arrived);
                         }
                         continue;
@@ -283,67 +287,69 @@ impl PostgresOutboxReader {
                     if !recorded {
                         let values: [&(dyn ToSql + Sync); 5] =
                             [&low.text(), &high.text(), &after, &until, &group.tids];
-                        moved = link.fenced(&outbox.statements.note, group, &values).await?;
+                        moved = leased.fenced(&outbox.statements.note, group, &values).await?;
                     }
-                    link.moved(at, &moved)?;
-                    if let Some(window) = link.groups.get_mut(at).and_then(|group| group.window.as_mut()) {
+                    leased.moved(at, &moved)?;
+                    if let Some(window) = leased.groups.get_mut(at).and_then(|group| group.window.as_mut()) {
                         window.recorded = Some(until);
                     }
-                    let place = link.groups.get(at).and_then(|group| group.place()).unwrap_or_default();
-                    if recorded && self.whole {
-                        link.settle_what_was_done(&outbox).await?;
+                    let cursor = leased.groups.get(at).and_then(|group| group.cursor()).unwrap_or_default();
+                    if recorded && self.exclusive {
+                        leased.flush_acks(&outbox).await?;
                     }
-                    link.read_ahead(&outbox);
+                    leased.start_prefetch(&outbox);
                     let origin = Origin::Window { lane, seqs: chunk.seqs, until };
-                    return Ok(Found::Batch(self.give(place, chunk.events, origin)));
+                    return Ok(Found::Batch(self.give(cursor, chunk.events, origin)));
                 }
             }
         }
     }
 
-    fn give(&mut self, place: String, events: Vec<Pending>, origin: Origin) -> Batch {
-        let lineage = self.link.as_ref().map(|link| link.lineage.clone());
-        let position =
-            Position { lineage: lineage.unwrap_or_else(|| crate::relay::OutboxLineage::read("")), place };
+    fn give(&mut self, cursor: String, events: Vec<Pending>, origin: Origin) -> Batch {
+        let lineage = self.leased.as_ref().map(|leased| leased.lineage.clone());
+        let position = Position {
+            lineage: lineage.unwrap_or_else(|| crate::relay::OutboxLineage::read("")),
+            place: cursor,
+        };
         let batch = Batch { position, events, is_retry: matches!(origin, Origin::Parked(_)) };
-        self.outstanding = Some((batch.clone(), origin));
+        self.in_flight = Some((batch.clone(), origin));
         batch
     }
 
     async fn settle(&mut self, settled: &[Settled]) -> Result<(), OutboxReaderError> {
         let outbox = self.outbox.clone();
-        let (Some((batch, origin)), Some(link)) = (&self.outstanding, &mut self.link) else {
-            // The connection broke meanwhile: the batch is given again.
+        let (Some((batch, origin)), Some(leased)) = (&self.in_flight, &mut self.leased) else {
+            // The connection broke meanwhile: the batch is delivered again.
             return Err(OutboxReaderError::Fenced);
         };
         match origin {
             Origin::Parked(retry) => {
-                link.ahead = None;
-                link.retried(&outbox, retry, settled).await?;
+                leased.prefetch = None;
+                leased.retried(&outbox, retry, settled).await?;
                 self.due_at = Instant::now() + due_after(settled);
             }
             Origin::Window { lane, seqs, until } => {
-                let at = link.groups.iter().position(|group| group.lanes.contains(lane));
+                let at = leased.groups.iter().position(|group| group.lanes.contains(lane));
                 let at = at.ok_or(OutboxReaderError::Fenced)?;
-                let group = link.groups.get(at).ok_or(OutboxReaderError::Fenced)?;
-                let aside = ParkedRows::of(seqs, &batch.events, settled);
-                let moved = if aside.seqs.is_empty() {
-                    link.fenced(&outbox.statements.advance, group, &[until, &group.tids]).await?
+                let group = leased.groups.get(at).ok_or(OutboxReaderError::Fenced)?;
+                let parked = ParkedRows::of(seqs, &batch.events, settled);
+                let moved = if parked.seqs.is_empty() {
+                    leased.fenced(&outbox.statements.advance, group, &[until, &group.tids]).await?
                 } else {
-                    // Whose key is parked now was not when the next chunk was read.
-                    link.ahead = None;
+                    // The next chunk was prefetched before these keys were parked.
+                    leased.prefetch = None;
                     let retry_ms = outbox.options.retry_ms();
-                    let ParkedRows { seqs, keys, errors, for_good } = &aside;
+                    let ParkedRows { seqs, keys, errors, for_good } = &parked;
                     let values: [&(dyn ToSql + Sync); 6] = [until, seqs, errors, keys, for_good, &retry_ms];
-                    link.fenced(&outbox.statements.park, group, &values).await?
+                    leased.fenced(&outbox.statements.park, group, &values).await?
                 };
-                link.moved(at, &moved)?;
-                if let Some(window) = link.groups.get_mut(at).and_then(|group| group.window.as_mut()) {
+                leased.moved(at, &moved)?;
+                if let Some(window) = leased.groups.get_mut(at).and_then(|group| group.window.as_mut()) {
                     (window.after, window.recorded) = (*until, None);
                 }
             }
         }
-        (self.outstanding, self.reached) = (None, None);
+        (self.in_flight, self.reached) = (None, None);
         Ok(())
     }
 }
@@ -354,14 +360,14 @@ impl OutboxReader for PostgresOutboxReader {
     }
 
     async fn acquire_exclusive(&mut self) -> Result<bool, OutboxReaderError> {
-        self.whole = true;
+        self.exclusive = true;
         self.or_reset(async |this| {
-            this.linked().await?;
+            this.ensure_connected().await?;
             let outbox = this.outbox.clone();
-            let Some(link) = &mut this.link else { return Ok(false) };
-            let taken = link.acquire_exclusive(&outbox).await?;
+            let Some(leased) = &mut this.leased else { return Ok(false) };
+            let taken = leased.acquire_exclusive(&outbox).await?;
             if !taken {
-                this.outstanding = None;
+                this.in_flight = None;
             }
             Ok(taken)
         })
@@ -369,16 +375,16 @@ impl OutboxReader for PostgresOutboxReader {
     }
 
     async fn resume(&mut self, reached: Option<&SinkCheckpoint>) -> Result<(), OutboxReaderError> {
-        if let (Some(reached), Some(link)) = (reached, &self.link)
-            && !reached.position.lineage.matches(&link.lineage)
+        if let (Some(reached), Some(leased)) = (reached, &self.leased)
+            && !reached.position.lineage.matches(&leased.lineage)
         {
-            let (stored, found) = (reached.position.lineage.clone(), link.lineage.clone());
+            let (stored, found) = (reached.position.lineage.clone(), leased.lineage.clone());
             return Err(OutboxReaderError::OutboxLineage { stored, found });
         }
-        if let (Some(reached), Some(link)) = (reached, &self.link)
-            && partition_group::is_behind(&link.groups, &reached.position.place)
+        if let (Some(reached), Some(leased)) = (reached, &self.leased)
+            && partition_group::is_behind(&leased.groups, &reached.position.place)
         {
-            // Or another has had it since: then it is its position, and not for us to judge.
+            // Without the lease it proves nothing: another relay may have moved the sink since.
             let reached = reached.position.place.clone();
             return Err(if self.holds_lease() {
                 OutboxReaderError::Behind { reached }
@@ -387,8 +393,8 @@ impl OutboxReader for PostgresOutboxReader {
             });
         }
         self.reached = reached.map(|reached| reached.position.place.clone());
-        if self.outstanding.as_ref().map(|(batch, _)| &batch.position.place) != self.reached.as_ref() {
-            self.outstanding = None;
+        if self.in_flight.as_ref().map(|(batch, _)| &batch.position.place) != self.reached.as_ref() {
+            self.in_flight = None;
         }
         Ok(())
     }
@@ -399,30 +405,30 @@ impl OutboxReader for PostgresOutboxReader {
 
     async fn renew_lease(&mut self) -> Result<(), OutboxReaderError> {
         let outbox = self.outbox.clone();
-        let Some(link) = &mut self.link else { return Err(OutboxReaderError::Fenced) };
-        // Tried again soon if it fails, not at once.
-        link.beat_at = Instant::now() + outbox.options.lease / 10;
-        link.heartbeat(&outbox).await
+        let Some(leased) = &mut self.leased else { return Err(OutboxReaderError::Fenced) };
+        // If it fails, it is retried soon, not at once.
+        leased.heartbeat_at = Instant::now() + outbox.options.lease / 10;
+        leased.heartbeat(&outbox).await
     }
 
     fn renew_after(&self) -> Duration {
-        let due = |link: &LeasedSession| link.beat_at.saturating_duration_since(Instant::now());
-        self.link.as_ref().map_or(self.outbox.options.lease / 3, due)
+        let due = |leased: &LeasedSession| leased.heartbeat_at.saturating_duration_since(Instant::now());
+        self.leased.as_ref().map_or(self.outbox.options.lease / 3, due)
     }
 
     fn holds_lease(&self) -> bool {
-        !self.unsure && self.link.as_ref().is_some_and(|link| Instant::now() < link.ours_until)
+        !self.in_doubt && self.leased.as_ref().is_some_and(|leased| Instant::now() < leased.lease_safe_until)
     }
 
     async fn prune(&mut self, older_than: Duration) -> Result<Pruned, OutboxReaderError> {
-        if self.outstanding.is_some() {
+        if self.in_flight.is_some() {
             return Ok(Pruned::default());
         }
         self.or_reset(async |this| {
             this.ready().await?;
             let outbox = this.outbox.clone();
-            match &mut this.link {
-                Some(link) => link.prune(&outbox, older_than).await,
+            match &mut this.leased {
+                Some(leased) => leased.prune(&outbox, older_than).await,
                 None => Ok(Pruned::default()),
             }
         })
@@ -431,15 +437,15 @@ impl OutboxReader for PostgresOutboxReader {
 
     async fn lag(&mut self) -> Result<Lag, OutboxReaderError> {
         self.or_reset(async |this| {
-            let had = this.outstanding.is_some();
+            let had = this.in_flight.is_some();
             this.ready().await?;
-            // Under a new lease, but what is on its way is another's by now.
-            if had && this.outstanding.is_none() {
+            // Under a new lease, but another relay may own the batch by now.
+            if had && this.in_flight.is_none() {
                 return Err(OutboxReaderError::Fenced);
             }
             let outbox = this.outbox.clone();
-            match &this.link {
-                Some(link) => link.lag(&outbox).await,
+            match &this.leased {
+                Some(leased) => leased.lag(&outbox).await,
                 None => Ok(Lag::default()),
             }
         })
@@ -447,16 +453,16 @@ impl OutboxReader for PostgresOutboxReader {
     }
 
     async fn release(&mut self) -> Result<(), OutboxReaderError> {
-        self.outstanding = None;
+        self.in_flight = None;
         let outbox = self.outbox.clone();
-        match self.link.take() {
-            Some(link) if link.session.is_open() => Ok(link.release(&outbox).await?),
+        match self.leased.take() {
+            Some(leased) if leased.session.is_open() => Ok(leased.release(&outbox).await?),
             _ => Ok(()),
         }
     }
 }
 
 pub(in crate::relay) fn unreadable(why: &str) -> StoreError {
-    let message = format!("an answer about semel_outbox makes no sense: {why}; look at its tables with psql");
+    let message = format!("cannot read the semel_outbox tables: {why}; inspect them with psql");
     StoreError::new(ErrorKind::Corrupt, Fate::NotApplied, message)
 }

@@ -1,6 +1,6 @@
-//! An event as the table has it. Services in other languages write rows too, so nothing is refused here: what cannot be
-//! read is left out, and what the sink does not take it says. A row with a text that is not UTF-8 is an event that cannot be
-//! published: it is parked, with the reason.
+//! From a row to an event. Services in other languages write rows too, so nothing is refused here: unreadable values
+//! are left out, and the sink rejects what it does not accept. A row with text that is not UTF-8 cannot be published:
+//! it is parked, with the reason.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -14,8 +14,8 @@ use crate::intent::key::Key;
 use crate::outbox::Event;
 use crate::relay::outbox_reader::Pending;
 
-/// An id is a UUID; what is none becomes one, always the same.
-pub(in crate::relay) fn named(id: &str) -> Uuid {
+/// The id as a UUID. Other text is hashed into one, always the same.
+pub(in crate::relay) fn event_uuid(id: &str) -> Uuid {
     Uuid::parse_str(id).unwrap_or_else(|_| {
         let digest = Sha256::digest(id.as_bytes());
         let mut bytes = [0; 16];
@@ -24,17 +24,17 @@ pub(in crate::relay) fn named(id: &str) -> Uuid {
     })
 }
 
-/// Most bytes of a text that are shown where it cannot be read.
+/// Most bytes shown of a text that is not UTF-8.
 const SHOWN_BYTES_MAX: usize = 200;
 
-/// The texts of one row. The first that is not UTF-8 is the reason why the row is no event to publish.
+/// The texts of one row. The first that is not UTF-8 is why it cannot be published.
 #[derive(Debug, Default)]
 pub(in crate::relay) struct Texts {
     pub(in crate::relay) unreadable: Option<String>,
 }
 
 impl Texts {
-    /// The text of a column, with `\u{fffd}` for what cannot be read.
+    /// The text of a column, with `\u{fffd}` in place of invalid bytes.
     pub(in crate::relay) fn read(&mut self, column: &str, bytes: &[u8]) -> String {
         let text = String::from_utf8_lossy(bytes);
         if let std::borrow::Cow::Owned(_) = text {
@@ -45,8 +45,8 @@ impl Texts {
                     hex
                 });
                 format!(
-                    "the column {column} is not UTF-8 (its bytes are {hex}): correct the row in semel_outbox_parked and \
-                     have it tried again, or skip it"
+                    "the column {column} is not UTF-8 (its bytes are {hex}); correct the row in semel_outbox_parked \
+                     and retry it, or skip it"
                 )
             });
         }
@@ -54,7 +54,6 @@ impl Texts {
     }
 }
 
-/// The columns.
 pub(in crate::relay) struct Columns {
     pub(in crate::relay) id: Uuid,
     pub(in crate::relay) topic: String,
@@ -68,7 +67,7 @@ pub(in crate::relay) struct Columns {
     pub(in crate::relay) trace_parent: Option<String>,
     pub(in crate::relay) intent: Option<Vec<u8>>,
     pub(in crate::relay) payload: Vec<u8>,
-    /// Why this is no event to publish.
+    /// Why the row cannot be published.
     pub(in crate::relay) unreadable: Option<String>,
 }
 
@@ -86,7 +85,7 @@ impl Columns {
             topic: self.topic,
             kind: self.kind,
             key: self.key,
-            // Order is kept by the id alone, as in the lanes.
+            // The id alone decides the order, as it decides the partition.
             aggregate: self.aggregate_id.map(|id| (kind.unwrap_or_default(), id)),
             content_type: self.content_type,
             headers: self.headers.as_deref().map(headers).unwrap_or_default(),
@@ -117,15 +116,15 @@ mod tests {
         assert_eq!((texts.read("id", b"1").as_str(), &texts.unreadable), ("1", &None));
         assert_eq!(texts.read("topic", b"t\xff"), "t\u{fffd}");
         assert_eq!(texts.read("key", &[0xff; 10_000]).chars().count(), 10_000);
-        let told = texts.unreadable.unwrap();
-        assert!(told.contains("topic") && told.contains("74ff") && !told.contains("key"), "{told}");
+        let reason = texts.unreadable.unwrap();
+        assert!(reason.contains("topic") && reason.contains("74ff") && !reason.contains("key"), "{reason}");
     }
 
     #[test]
     fn headers_of_any_language_become_text() {
-        let told = headers(r#"{"a": "x", "n": 7, "o": {"p": true}}"#);
-        let told: Vec<_> = told.iter().map(|(name, text)| (name.as_str(), text.as_str())).collect();
-        assert_eq!(told, [("a", "x"), ("n", "7"), ("o", r#"{"p":true}"#)]);
+        let read = headers(r#"{"a": "x", "n": 7, "o": {"p": true}}"#);
+        let read: Vec<_> = read.iter().map(|(name, text)| (name.as_str(), text.as_str())).collect();
+        assert_eq!(read, [("a", "x"), ("n", "7"), ("o", r#"{"p":true}"#)]);
         assert_eq!(headers("[1]"), []);
         assert_eq!(headers("nonsense"), []);
     }

@@ -1,23 +1,23 @@
-//! What librdkafka's error codes say about one event.
+//! Classifies librdkafka's error codes.
 
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 
 use super::options::MissingTopic;
 use crate::sink::{Published, SinkError};
 
-/// What an error code says of an event, if it was alone in its batch.
+/// What an error code says about an event that was alone in its batch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ErrorClass {
-    /// It will never be taken.
+    /// It will never be accepted.
     Refused,
-    /// It is not there.
+    /// It was not published.
     NotPublished,
-    /// Nobody knows.
+    /// In doubt.
     Maybe,
 }
 
-/// Only what is sure to have been turned away counts as not published. A retry inside librdkafka may hide an earlier
-/// attempt that got there, so everything about time and transport is in doubt.
+/// Only what the broker certainly rejected counts as not published. A retry inside librdkafka may hide an earlier
+/// attempt that succeeded, so every timeout and transport error is in doubt.
 pub(crate) fn of(code: Code, missing: MissingTopic) -> ErrorClass {
     match code {
         Code::MessageSizeTooLarge
@@ -39,15 +39,15 @@ pub(crate) fn of(code: Code, missing: MissingTopic) -> ErrorClass {
 }
 
 pub(super) fn answer(code: Code, topic: &str, missing: MissingTopic) -> Published {
-    let told = format!("Kafka did not take it for {topic}: {code}{}", advice(code));
+    let message = format!("Kafka did not accept the event for {topic}: {code}{}", advice(code));
     match of(code, missing) {
-        ErrorClass::Refused => Published::Refused(SinkError::not_published(told)),
-        // The broker is there, and says so of this topic alone.
+        ErrorClass::Refused => Published::Refused(SinkError::not_published(message)),
+        // The broker is up, and the error concerns only this topic.
         ErrorClass::NotPublished if is_of_the_topic(code) => {
-            Published::Failed(SinkError::not_published(told).destination_down())
+            Published::Failed(SinkError::not_published(message).destination_down())
         }
-        ErrorClass::NotPublished => Published::Failed(SinkError::not_published(told)),
-        ErrorClass::Maybe => Published::Failed(SinkError::maybe_published(told)),
+        ErrorClass::NotPublished => Published::Failed(SinkError::not_published(message)),
+        ErrorClass::Maybe => Published::Failed(SinkError::maybe_published(message)),
     }
 }
 
@@ -64,17 +64,17 @@ fn is_of_the_topic(code: Code) -> bool {
 pub(crate) fn advice(code: Code) -> &'static str {
     match code {
         Code::MessageSizeTooLarge => {
-            "; raise the topic's max.message.bytes, or send the place of the payload"
+            "; raise the topic's max.message.bytes, or send a reference to the payload"
         }
-        Code::UnknownTopic | Code::UnknownTopicOrPartition => "; make the topic",
-        Code::TopicAuthorizationFailed => "; let this user write to the topic",
-        Code::TransactionalIdAuthorizationFailed => "; let this user use the transactional id",
+        Code::UnknownTopic | Code::UnknownTopicOrPartition => "; create the topic",
+        Code::TopicAuthorizationFailed => "; permit this user to write to the topic",
+        Code::TransactionalIdAuthorizationFailed => "; permit this user to use the transactional id",
         Code::PurgeQueue | Code::PurgeInflight => "; the broker did not answer in time",
         _ => "",
     }
 }
 
-/// Whether somebody else has taken over the transactional id.
+/// Whether another producer has taken over the transactional id.
 pub(crate) fn is_fenced(code: Code) -> bool {
     matches!(
         code,

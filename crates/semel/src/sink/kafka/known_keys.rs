@@ -1,4 +1,4 @@
-//! The keys to whose partitions this producer has written.
+//! The keys whose partitions know this producer.
 
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 
 use crate::outbox::Event;
 
-/// Most keys remembered; then it begins anew.
+/// Most keys remembered; then the set is cleared.
 const KEYS_MAX: usize = 65_536;
-/// A broker forgets a producer it has not heard of for a day. Long before that it begins anew.
+/// A broker forgets a producer that was idle for a day. The set is cleared long before that.
 const AGE_MAX: Duration = Duration::from_secs(3_600);
 
-/// A broker takes any number for the first of a producer that it does not know in a partition. It knows the producer after
-/// the first event of a key was confirmed, and then a gap in the numbers is turned away.
+/// If a partition does not know a producer, the broker accepts any sequence number as its first. After the first event
+/// of a key is confirmed, the partition knows the producer, and the broker rejects gaps in the sequence.
 pub(super) struct KnownKeys {
     keys: HashSet<u64>,
     since: Instant,
@@ -26,7 +26,7 @@ impl Default for KnownKeys {
 }
 
 impl KnownKeys {
-    /// The events that may go at once, and those that wait until the first of their key is confirmed.
+    /// The events that may be sent at once, and those that wait until the first event of their key is confirmed.
     pub(super) fn split(&mut self, events: &[Arc<Event>], of: Vec<usize>) -> (Vec<usize>, Vec<usize>) {
         if self.keys.len() > KEYS_MAX || self.since.elapsed() > AGE_MAX {
             *self = Self::default();
@@ -36,7 +36,7 @@ impl KnownKeys {
             .partition(|&n| hash(&events[n]).is_none_or(|key| self.keys.contains(&key) || first.insert(key)))
     }
 
-    /// The event is there, so its partition knows the producer.
+    /// The event is confirmed, so its partition knows the producer.
     pub(super) fn add(&mut self, event: &Event) {
         self.keys.extend(hash(event));
     }
@@ -57,9 +57,9 @@ mod tests {
         let event = |key: &str| Arc::new(Event::new("t", "k", "").unwrap().key(key).unwrap());
         let keyless = Arc::new(Event::new("t", "k", "").unwrap());
         let events = [event("a"), event("a"), event("b"), keyless.clone(), event("a"), keyless];
-        let mut greeted = KnownKeys::default();
-        assert_eq!(greeted.split(&events, (0..6).collect()), (vec![0, 2, 3, 5], vec![1, 4]));
-        greeted.add(&events[0]);
-        assert_eq!(greeted.split(&events, (0..6).collect()), ((0..6).collect(), vec![]));
+        let mut known_keys = KnownKeys::default();
+        assert_eq!(known_keys.split(&events, (0..6).collect()), (vec![0, 2, 3, 5], vec![1, 4]));
+        known_keys.add(&events[0]);
+        assert_eq!(known_keys.split(&events, (0..6).collect()), ((0..6).collect(), vec![]));
     }
 }

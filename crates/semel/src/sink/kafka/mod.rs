@@ -2,19 +2,19 @@
 //!
 //! | in the record | from the event |
 //! |---|---|
-//! | key | its partition key or aggregate's id; hashed by murmur2, like the Java client does it |
+//! | key | its partition key or aggregate's id; hashed by murmur2, as in the Java client |
 //! | value | its payload |
-//! | headers | `semel-id`, `semel-type`, `content-type`, `semel-intent`, `traceparent`, … see [`headers`](super::headers) |
+//! | headers | `semel-id`, `semel-type`, `content-type`, `semel-intent`, `traceparent` …: [`headers`](super::headers) |
 //!
-//! **Order.** An idempotent producer keeps order while it retries, but not over an event that fails for good: the next
-//! one gets there, and the failed one, published again, comes behind it. So here a batch that the broker refuses stops
-//! the producer, and an event does not time out by itself. What was sent behind a refused batch the broker turns away,
-//! because its number is not the next; but only if it has heard of this producer before: else it takes any number for
-//! the first. So the first event of a key goes ahead of the others of its key. What was refused as a batch is then tried
-//! one by one, which tells the event that is to blame from its neighbours.
+//! **Order.** An idempotent producer keeps order while it retries, but not across an event that fails for good: the
+//! next one is published, and the failed one, when published again, comes behind it. So here a refused batch stops the
+//! producer, and no event times out by itself. The broker rejects what was sent behind a refused batch, because its
+//! sequence number is not the next one; but only if it knows this producer: from an unknown producer it accepts any
+//! number as the first. So the first event of a key is confirmed before the others of its key are sent. The events of a
+//! refused batch are then published one by one, which shows the event that is to blame.
 //!
-//! What Kafka cannot promise: adding partitions to a topic moves keys to other partitions, where no order holds with what
-//! was published before.
+//! What Kafka cannot guarantee: adding partitions to a topic moves keys to other partitions, which breaks their order
+//! with what was published before.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
@@ -45,11 +45,11 @@ pub(crate) use options::client;
 pub use options::{Compression, KafkaOptions, MissingTopic};
 pub use transaction::KafkaTransactions;
 
-/// How long a full queue is left to drain before it is tried again.
+/// Pause before a retry when the queue is full.
 const QUEUE_PAUSE: Duration = Duration::from_millis(2);
-/// How often it is looked whether the producer has stopped for good.
+/// How often to check whether the producer has stopped for good.
 const STOPPED_PAUSE: Duration = Duration::from_millis(50);
-/// What was given up is reported by librdkafka itself, without the broker.
+/// librdkafka reports purged records itself, without the broker.
 const PURGE_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Publishes to Kafka at least once, with `acks=all`.
@@ -62,32 +62,32 @@ const PURGE_PATIENCE: Duration = Duration::from_secs(2);
 /// ```
 pub struct KafkaSink {
     options: KafkaOptions,
-    line: Option<KafkaProducer>,
-    /// A call was left before its end: what it queued may still be on its way.
+    producer: Option<KafkaProducer>,
+    /// The last call was cancelled: what it queued may still be in flight.
     left: bool,
-    greeted: KnownKeys,
+    known_keys: KnownKeys,
     violations: Vec<String>,
 }
 
 impl KafkaSink {
-    /// A sink for the cluster of these brokers: `host:port`, separated by commas.
+    /// Options of a sink for the cluster of these brokers: `host:port`, separated by commas.
     pub fn options(bootstrap: &str) -> KafkaOptions {
         KafkaOptions::new(bootstrap)
     }
 
     fn open(options: KafkaOptions) -> Result<Self, SinkError> {
-        let line = KafkaProducer::open(&options.at_least_once())?;
+        let producer = KafkaProducer::open(&options.at_least_once())?;
         Ok(Self {
             options,
-            line: Some(line),
+            producer: Some(producer),
             left: false,
-            greeted: KnownKeys::default(),
+            known_keys: KnownKeys::default(),
             violations: Vec::new(),
         })
     }
 
-    /// Queues these events in their order and waits for their reports. Those that are not sent, because an event before
-    /// them failed here already, are answered at once.
+    /// Queues events in their order and waits for their delivery reports. Events behind one that failed are not sent
+    /// and get their results at once.
     async fn round(
         &mut self,
         events: &[Arc<Event>],
@@ -95,9 +95,10 @@ impl KafkaSink {
         answers: &mut PublishResults<'_>,
         until: Instant,
     ) -> Vec<(usize, Report)> {
-        let line =
-            match self.line.take().map_or_else(|| KafkaProducer::open(&self.options.at_least_once()), Ok) {
-                Ok(line) => self.line.insert(line),
+        let producer =
+            match self.producer.take().map_or_else(|| KafkaProducer::open(&self.options.at_least_once()), Ok)
+            {
+                Ok(producer) => self.producer.insert(producer),
                 Err(error) => {
                     round.iter().for_each(|&n| answers.set(n, Published::Failed(error.clone())));
                     return Vec::new();
@@ -106,10 +107,10 @@ impl KafkaSink {
         let batch = Batch::of(round.len());
         let mut sent = vec![true; round.len()];
         let mut stale = false;
-        for (place, &n) in round.iter().enumerate() {
+        for (index, &n) in round.iter().enumerate() {
             let failed = match answers.is_held(n) {
                 true => Some(held_back()),
-                false => match queue(line, &self.options, &events[n], &batch, place, until).await {
+                false => match queue(producer, &self.options, &events[n], &batch, index, until).await {
                     Ok(()) => None,
                     Err(code) => {
                         stale |= is_unknown_topic(code);
@@ -119,16 +120,16 @@ impl KafkaSink {
             };
             if let Some(answer) = failed {
                 answers.set(n, answer);
-                batch.report(place, Err(Code::Unknown));
-                sent[place] = false;
+                batch.report(index, Err(Code::Unknown));
+                sent[index] = false;
             }
         }
-        if timeout_at(until, reported(line, &batch)).await.is_err() {
-            line.purge();
+        if timeout_at(until, reported(producer, &batch)).await.is_err() {
+            producer.purge();
             let _ = timeout(PURGE_PATIENCE, batch.complete()).await;
-            self.line = None;
-        } else if stale || line.fatal().is_some() {
-            self.line = None;
+            self.producer = None;
+        } else if stale || producer.fatal().is_some() {
+            self.producer = None;
         }
         let reports = batch.reports().into_iter().map(|report| report.unwrap_or(Err(Code::PurgeInflight)));
         round.iter().copied().zip(reports).zip(sent).filter_map(|(it, sent)| sent.then_some(it)).collect()
@@ -136,11 +137,11 @@ impl KafkaSink {
 }
 
 impl Drop for KafkaSink {
-    /// Purges the queue at once: a producer is destroyed later, on a thread of its own. A transaction needs no purge: the next
-    /// producer with its id aborts it.
+    /// Purges the queue at once: a producer is destroyed later, on a thread of its own. A transaction needs no purge:
+    /// the next producer with its id aborts it.
     fn drop(&mut self) {
-        if let Some(line) = &self.line {
-            line.purge();
+        if let Some(producer) = &self.producer {
+            producer.purge();
         }
     }
 }
@@ -164,16 +165,16 @@ impl Sink for KafkaSink {
     async fn publish(&mut self, events: &[Arc<Event>]) -> Vec<Published> {
         let until = Instant::now() + self.options.timeout;
         if std::mem::replace(&mut self.left, true) {
-            self.line = None;
-            self.greeted = KnownKeys::default();
+            self.producer = None;
+            self.known_keys = KnownKeys::default();
         }
         let mut answers = PublishResults::to(events);
-        let (ahead, behind) = self.greeted.split(events, (0..events.len()).collect());
+        let (ahead, behind) = self.known_keys.split(events, (0..events.len()).collect());
         let mut waiting = ahead;
         let mut behind = Some(behind);
         let mut suspects = VecDeque::new();
-        // Each turn answers at least one event: a suspect, or all that wait but the suspects among them and those
-        // behind these.
+        // Each iteration settles at least one event: a suspect, or all waiting events except new suspects and the
+        // events behind them.
         loop {
             let round: Vec<usize> = match suspects.pop_front() {
                 Some(suspect) => vec![suspect],
@@ -192,20 +193,20 @@ impl Sink for KafkaSink {
             let any_blamed = reports.iter().any(|(_, report)| report.is_err_and(blamed));
             let mut doubted = HashSet::new();
             for (n, report) in reports {
-                let lane = events[n].ordered_by().map(|key| (events[n].topic(), key));
-                let held = answers.is_held(n) || lane.is_some_and(|lane| doubted.contains(&lane));
+                let key = events[n].ordered_by().map(|key| (events[n].topic(), key));
+                let held = answers.is_held(n) || key.is_some_and(|key| doubted.contains(&key));
                 match report {
                     Ok(()) if held => answers.set(n, overtaken()),
                     Ok(()) => {
-                        self.greeted.add(&events[n]);
+                        self.known_keys.add(&events[n]);
                         answers.set(n, Published::Confirmed);
                     }
-                    // The batch was refused. By whose fault shows when they are alone.
+                    // The batch was refused. Publishing its events one by one shows which is to blame.
                     Err(code) if blamed(code) && !alone => {
-                        doubted.extend(lane);
+                        doubted.extend(key);
                         suspects.push_back(n);
                     }
-                    // It stood behind such a batch and was not sent, or turned away.
+                    // It was behind such a batch, and was not sent or was rejected.
                     Err(code) if any_blamed && !alone && is_turned_away(code) => waiting.push(n),
                     Err(code) if held => match error_class::of(code, self.options.missing) {
                         ErrorClass::Maybe => answers.set(n, overtaken()),
@@ -213,17 +214,17 @@ impl Sink for KafkaSink {
                     },
                     Err(code) => {
                         if is_unknown_topic(code) {
-                            self.line = None;
+                            self.producer = None;
                         }
                         let answer = error_class::answer(code, events[n].topic(), self.options.missing);
                         answers.set(n, answer);
                     }
                 }
             }
-            if self.line.is_none() {
-                // The next producer is unknown everywhere: again the first of each key goes ahead.
-                self.greeted = KnownKeys::default();
-                let (ahead, mut rest) = self.greeted.split(events, std::mem::take(&mut waiting));
+            if self.producer.is_none() {
+                // The brokers do not know the next producer: again, the first event of each key has to go ahead.
+                self.known_keys = KnownKeys::default();
+                let (ahead, mut rest) = self.known_keys.split(events, std::mem::take(&mut waiting));
                 waiting = ahead;
                 if !rest.is_empty() {
                     rest.extend(behind.take().unwrap_or_default());
@@ -234,7 +235,7 @@ impl Sink for KafkaSink {
                 tracing::warn!(
                     target: "semel::kafka",
                     events = suspects.len(),
-                    "the broker refused a batch; its events are published one by one"
+                    "the broker refused a batch; publishing its events one by one"
                 );
             }
         }
@@ -243,28 +244,28 @@ impl Sink for KafkaSink {
     }
 }
 
-/// Returns when every record has been reported. A producer that has stopped for good throws away what is queued, but a
-/// batch that was under way and comes back to the queue after that would lie there for ever.
-async fn reported(line: &KafkaProducer, batch: &Batch) {
+/// Returns when every record has been reported. A producer that has stopped for good discards its queue, but a batch
+/// that was in flight and returns to the queue after that would stay there for ever.
+async fn reported(producer: &KafkaProducer, batch: &Batch) {
     while timeout(STOPPED_PAUSE, batch.complete()).await.is_err() {
-        if line.fatal().is_some() {
-            line.purge_queue();
+        if producer.fatal().is_some() {
+            producer.purge_queue();
         }
     }
 }
 
 /// Queues one event.
 async fn queue(
-    line: &KafkaProducer,
+    producer: &KafkaProducer,
     options: &KafkaOptions,
     event: &Event,
     batch: &Arc<Batch>,
-    place: usize,
+    index: usize,
     until: Instant,
 ) -> Result<(), Code> {
-    let mut record = producer::record(event, &options.style, batch, place);
+    let mut record = producer::record(event, &options.style, batch, index);
     loop {
-        match line.send(record) {
+        match producer.send(record) {
             Ok(()) => return Ok(()),
             Err((Code::QueueFull, back)) if Instant::now() < until => {
                 record = back;
@@ -275,7 +276,7 @@ async fn queue(
     }
 }
 
-/// The answer for an event that was not even queued: nothing is in doubt.
+/// The result of an event that was not even queued: nothing is in doubt.
 fn not_queued(code: Code, event: &Event, options: &KafkaOptions) -> Published {
     match error_class::answer(code, event.topic(), options.missing) {
         Published::Failed(error) => Published::Failed(SinkError::not_published(error.to_string())),
@@ -283,12 +284,12 @@ fn not_queued(code: Code, event: &Event, options: &KafkaOptions) -> Published {
     }
 }
 
-/// Not sent, or not taken, because a batch before it was refused.
+/// Not sent, or rejected, because a batch before it was refused.
 fn is_turned_away(code: Code) -> bool {
     matches!(code, Code::PurgeQueue | Code::OutOfOrderSequenceNumber | Code::GaplessGuarantee | Code::Fatal)
 }
 
-/// librdkafka remembers for minutes that a topic is not there; a new producer asks again.
+/// librdkafka caches for minutes that a topic does not exist; a new producer asks again.
 pub(crate) fn is_unknown_topic(code: Code) -> bool {
     matches!(code, Code::UnknownTopic | Code::UnknownTopicOrPartition)
 }

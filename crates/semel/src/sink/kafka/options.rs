@@ -1,4 +1,4 @@
-//! How the Kafka sinks are configured, and what of librdkafka's configuration is not for others to set.
+//! Options of the Kafka sinks, and the librdkafka properties that callers cannot set.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::transaction::KafkaTransactions;
 use crate::sink::SinkError;
 use crate::sink::headers::Style;
 
-/// Properties on which the promises rest, or which have an option of their own.
+/// Properties that the guarantees depend on, or that have their own option.
 const OURS: [&str; 22] = [
     "acks",
     "allow.auto.create.topics",
@@ -35,14 +35,14 @@ const OURS: [&str; 22] = [
     "transactional.id",
 ];
 
-/// How long a new topic may take until all brokers know it.
+/// How long the brokers may take to learn about a new topic.
 const TOPIC_PATIENCE: Duration = Duration::from_secs(10);
 
 /// How batches are compressed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum Compression {
-    /// Not at all.
+    /// No compression.
     #[default]
     None,
     /// LZ4.
@@ -51,16 +51,16 @@ pub enum Compression {
     Snappy,
 }
 
-/// What becomes of an event whose topic is not there.
+/// What to do with an event whose topic does not exist.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum MissingTopic {
-    /// The broker makes it if it is set up so; else the event waits.
+    /// Let the broker create it if it is configured so; otherwise retry.
     #[default]
     Create,
-    /// The event waits until somebody has made the topic.
+    /// Retry until the topic exists.
     Wait,
-    /// The event is refused.
+    /// Refuse the event.
     Refuse,
 }
 
@@ -102,108 +102,109 @@ impl KafkaOptions {
         }
     }
 
-    /// None unless said otherwise.
+    /// Compression of batches: by default none.
     pub fn compression(mut self, compression: Compression) -> Self {
         self.compression = compression;
         self
     }
 
-    /// Also the attributes of CloudEvents in binary mode, told by this source (a URI reference).
+    /// Also sends the attributes of CloudEvents in binary mode, with this `source` (a URI reference).
     pub fn cloud_events(mut self, source: &str) -> Self {
         self.style = Style::CloudEvents { source: source.to_owned() };
         self
     }
 
-    /// The broker's business unless said otherwise.
+    /// What to do if a topic does not exist: by default [`MissingTopic::Create`].
     pub fn missing_topic(mut self, missing: MissingTopic) -> Self {
         self.missing = missing;
         self
     }
 
-    /// The longest that one call takes before it gives up on the broker: 30 s.
+    /// Timeout of one call: by default 30 s.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout.max(Duration::from_millis(100));
         self
     }
 
-    /// How long a batch waits for more events: 1 ms.
+    /// How long a batch waits for more events: by default 1 ms.
     pub fn linger(mut self, linger: Duration) -> Self {
         self.linger = linger.min(Duration::from_secs(1));
         self
     }
 
-    /// Unanswered requests to one broker, 1 to 5. At least once it is 1 unless said otherwise; more helps where the way to
-    /// the broker is long and events go to many of its partitions. Exactly once always uses 5.
+    /// Requests in flight to one broker, 1 to 5. For at-least-once by default 1; more helps if the network latency is
+    /// high and events go to many of the broker's partitions. Exactly-once always uses 5.
     pub fn in_flight(mut self, requests: u8) -> Self {
         self.in_flight = requests.clamp(1, 5);
         self
     }
 
-    /// Largest batch: 1,000,000 bytes. A topic whose `max.message.bytes` is smaller wants it smaller: what does not fit
-    /// is published one by one.
+    /// Largest batch: by default 1,000,000 bytes. Lower it for topics with a smaller `max.message.bytes`: the events of
+    /// a batch that is too large are published one by one.
     pub fn batch_bytes(mut self, bytes: usize) -> Self {
         self.batch_bytes = bytes.clamp(1_000, 100_000_000);
         self
     }
 
-    /// Largest event with key and headers, refused here already: 1,048,588 bytes, a broker's own default.
+    /// Largest event with key and headers; a larger one is refused before it is sent. By default 1,048,588 bytes, a
+    /// broker's own default.
     pub fn message_bytes(mut self, bytes: usize) -> Self {
         self.message_bytes = bytes.clamp(1_000, 100_000_000);
         self
     }
 
-    /// What may wait in memory for the broker: 16 MiB.
+    /// Most bytes queued in memory for the broker: by default 16 MiB.
     pub fn queue_bytes(mut self, bytes: usize) -> Self {
         self.queue_bytes = bytes.clamp(2 << 20, 1 << 30);
         self
     }
 
-    /// The topic that keeps the relay's position in exactly-once mode: `semel-positions`. It is made if it is missing,
-    /// has one partition, is compacted, and several relays may share it.
+    /// The topic that stores the relay's position in exactly-once mode: by default `semel-positions`. It is created if
+    /// it does not exist, has one partition, is compacted, and several relays may share it.
     pub fn position_topic(mut self, topic: &str) -> Self {
         self.positions = topic.to_owned();
         self
     }
 
-    /// After this long the broker aborts a transaction that was left open: 60 s. Readers of committed data wait for a
-    /// killed relay's transaction that long, or until a relay begins again.
+    /// After this time the broker aborts a transaction that was left open: by default 60 s. Readers of committed data
+    /// wait that long for the transaction of a killed relay, or until a relay begins again.
     pub fn transaction_timeout(mut self, timeout: Duration) -> Self {
         self.transaction_timeout = timeout.clamp(Duration::from_secs(1), Duration::from_secs(900));
         self
     }
 
-    /// Any other property of librdkafka's, such as `client.id` or `sasl.username`.
+    /// Sets any other librdkafka property, such as `client.id` or `sasl.username`.
     ///
     /// # Errors
-    /// The properties that the promises rest on cannot be set.
+    /// If the guarantees depend on the property.
     pub fn set(mut self, property: &str, value: &str) -> Result<Self, SinkError> {
         if OURS.contains(&property) {
             return Err(SinkError::not_published(format!(
-                "the property {property} is not to be set: what the sink promises rests on it, or it has an option"
+                "the property {property} is not to be set: the sink's guarantee depends on it, or it has its own option"
             )));
         }
         self.own.push((property.to_owned(), value.to_owned()));
         Ok(self)
     }
 
-    /// A sink that publishes at least once. The broker need not be there yet.
+    /// Creates a sink that publishes at least once. The broker need not be up yet.
     ///
     /// # Errors
-    /// When librdkafka does not understand a property.
+    /// If librdkafka does not accept a property.
     pub fn open(self) -> Result<KafkaSink, SinkError> {
         KafkaSink::open(self)
     }
 
-    /// A sink that publishes exactly once, for readers of committed data. Whoever opens one with the same transactional
-    /// id and begins takes over from whoever had it before.
+    /// Creates a sink that publishes exactly once, for readers of committed data. When a sink with the same
+    /// transactional id begins, it takes over from the last owner (fencing).
     ///
     /// # Errors
-    /// When the transactional id is empty or ends in `.2`, or librdkafka does not understand a property.
+    /// If the transactional id is empty or ends in `.2`, or librdkafka does not accept a property.
     pub fn exactly_once(self, transactional_id: &str) -> Result<KafkaTransactions, SinkError> {
         KafkaTransactions::open(self, transactional_id)
     }
 
-    /// What every client is told, also those that only read.
+    /// The configuration of every client, also of those that only read.
     pub(super) fn client(&self) -> ClientConfig {
         client(&self.bootstrap, &self.own)
     }
@@ -216,7 +217,7 @@ impl KafkaOptions {
         let mut config = self.client();
         config.set("acks", "all");
         config.set("enable.idempotence", "true");
-        // As the Java client does it: an event goes where events of its key have always gone.
+        // The Java client's partitioner: an event goes to the partition of earlier events of its key.
         config.set("partitioner", "murmur2_random");
         config.set("linger.ms", format!("{:.3}", self.linger.as_secs_f64() * 1_000.0));
         config.set("batch.size", self.batch_bytes.to_string());
@@ -240,9 +241,8 @@ impl KafkaOptions {
     pub(super) fn at_least_once(&self) -> ClientConfig {
         let mut config = self.producer();
         config.set("max.in.flight.requests.per.connection", self.in_flight.to_string());
-        // Two ways in which an event could fail while the one behind it gets there. A batch that the broker refuses
-        // stops this producer instead of being stepped over. And an event does not time out by itself, whereupon the
-        // next would go: the call as a whole does.
+        // Both settings keep an event from being published although an earlier one failed. A refused batch stops this
+        // producer instead of being skipped. And an event does not time out by itself, only the whole call does.
         config.set("enable.gapless.guarantee", "true");
         config.set("message.timeout.ms", "0");
         config
@@ -257,12 +257,12 @@ impl KafkaOptions {
     }
 }
 
-/// What every client of a cluster is told, whoever it belongs to.
+/// The common configuration of all Kafka clients.
 pub(crate) fn client(bootstrap: &str, own: &[(String, String)]) -> ClientConfig {
     let mut config = ClientConfig::new();
     config.set("bootstrap.servers", bootstrap);
     config.set("client.id", "semel");
-    // A broker that is back is noticed within a second.
+    // Reconnects within a second after an outage.
     config.set("reconnect.backoff.max.ms", "1000");
     for (property, value) in own {
         config.set(property, value);

@@ -1,4 +1,4 @@
-//! The relay's position in a compacted topic: made, checked, read back.
+//! The relay's position in a compacted topic: creates, checks and reads it.
 
 use std::time::{Duration, Instant};
 
@@ -13,24 +13,24 @@ use super::options::KafkaOptions;
 use super::transaction_steps::left;
 use crate::sink::SinkError;
 
-/// How far from the end the reading begins. A relay's last position is among the last records unless many relays share
-/// the topic; then it goes back further, eight times as far each time.
+/// How far from the end reading begins. A relay's last position is among the last records unless many relays share the
+/// topic; then it goes back eight times as far each time.
 const TAIL: i64 = 1_000;
-/// How long to wait before asking again how far the committed records reach.
+/// Pause before checking again.
 const STABLE_PAUSE: Duration = Duration::from_millis(50);
 const POLL: Duration = Duration::from_millis(200);
 
-/// Makes the topic if it is missing, and checks that it keeps what it is given.
+/// Creates the topic if it does not exist, and checks that it is compacted.
 pub(super) async fn ensure(options: &KafkaOptions) -> Result<(), SinkError> {
     let topic = options.positions.as_str();
     let failed = |what: &str, error: &dyn std::fmt::Display| {
-        SinkError::not_published(format!("the position topic {topic} could not be {what}: {error}"))
+        SinkError::not_published(format!("could not {what} the position topic {topic}: {error}"))
     };
     let mut config = options.client();
-    // Asking after a topic must not make one with the wrong settings.
+    // Inspecting the topic must not create it with the wrong settings.
     config.set("allow.auto.create.topics", "false");
     let admin: AdminClient<DefaultClientContext> =
-        AdminClient::from_config(&config).map_err(|error| failed("made", &error))?;
+        AdminClient::from_config(&config).map_err(|error| failed("create", &error))?;
     let bounded = AdminOptions::new()
         .request_timeout(Some(options.timeout))
         .operation_timeout(Some(options.timeout / 2));
@@ -40,72 +40,76 @@ pub(super) async fn ensure(options: &KafkaOptions) -> Result<(), SinkError> {
         .set("segment.bytes", "16777216")
         .set("segment.ms", "3600000")
         .set("min.cleanable.dirty.ratio", "0.1");
-    match admin.create_topics([&wanted], &bounded).await.map_err(|error| failed("made", &error))?.first() {
-        // Not allowed to make it, but perhaps somebody else has: describing it tells.
+    match admin.create_topics([&wanted], &bounded).await.map_err(|error| failed("create", &error))?.first() {
+        // Not permitted to create it, but it may exist: describing it shows.
         None | Some(Ok(_) | Err((_, Code::TopicAlreadyExists | Code::TopicAuthorizationFailed))) => {}
         Some(Err((_, Code::ClusterAuthorizationFailed))) => {}
-        Some(Err((_, code))) => return Err(failed("made", code)),
+        Some(Err((_, code))) => return Err(failed("create", code)),
     }
     let until = Instant::now() + options.timeout;
     loop {
         let described = admin
             .describe_configs([&ResourceSpecifier::Topic(topic)], &bounded)
             .await
-            .map_err(|error| failed("looked at", &error))?;
+            .map_err(|error| failed("inspect", &error))?;
         let found = described.first().map(|found| found.as_ref().map(|found| found.get("cleanup.policy")));
         match found {
             Some(Ok(Some(entry))) => {
-                return keeps_what_it_is_given(topic, entry.value.as_deref().unwrap_or(""));
+                return check_compacted(topic, entry.value.as_deref().unwrap_or(""));
             }
             Some(Err(Code::TopicAuthorizationFailed | Code::ClusterAuthorizationFailed)) => {
-                tracing::warn!(target: "semel::kafka", topic, "cannot see whether the position topic is compacted");
+                tracing::warn!(
+                    target: "semel::kafka",
+                    topic,
+                    "not permitted to check whether the position topic is compacted; make sure that it is"
+                );
                 return Ok(());
             }
-            // Just made: not every broker knows it yet.
+            // Just created: not every broker knows it yet.
             Some(Ok(None) | Err(Code::UnknownTopicOrPartition)) if Instant::now() < until => {
                 tokio::time::sleep(STABLE_PAUSE).await;
             }
-            Some(Err(code)) => return Err(failed("looked at", code)),
-            Some(Ok(None)) | None => return Err(failed("looked at", &"no answer")),
+            Some(Err(code)) => return Err(failed("inspect", code)),
+            Some(Ok(None)) | None => return Err(failed("inspect", &"no answer")),
         }
     }
 }
 
-fn keeps_what_it_is_given(topic: &str, policy: &str) -> Result<(), SinkError> {
+fn check_compacted(topic: &str, policy: &str) -> Result<(), SinkError> {
     if policy.trim() == "compact" {
         return Ok(());
     }
     Err(SinkError::not_published(format!(
-        "the position topic {topic} has cleanup.policy={policy:?} and would forget the position: set it to compact, or \
-         name another topic"
+        "the position topic {topic} has cleanup.policy={policy:?} and would lose the position: set it to compact, or \
+         use another topic"
     )))
 }
 
-/// The last committed position of that id. Only after the fence is it the last for good.
+/// Reads the last committed position of this id. Only final after fencing.
 pub(super) fn read(options: &KafkaOptions, id: &str, until: Instant) -> Result<Option<Vec<u8>>, SinkError> {
     let topic = options.positions.as_str();
     let failed = |error: KafkaError| {
-        SinkError::not_published(format!("the position could not be read back from {topic}: {error}"))
+        SinkError::not_published(format!("could not read the position from {topic}: {error}"))
     };
     let all = consumer(options, "read_uncommitted").map_err(failed)?;
     let committed = consumer(options, "read_committed").map_err(failed)?;
     only_one_partition(&all, topic, until)?;
-    // Readers of committed data stop at the first open transaction, also one of another relay's that began before our
-    // last commit. Its end is waited for: what we look for may lie behind it.
+    // Readers of committed data stop at the first open transaction, also at one of another relay that began before our
+    // last commit. Wait for its end: our position may lie behind it.
     let (first, end) = all.fetch_watermarks(topic, 0, left(until)).map_err(failed)?;
     let mut reached = 0;
     while reached < end {
         match committed.fetch_watermarks(topic, 0, left(until)) {
             Ok((_, stable)) => reached = stable,
             Err(error) if reached == 0 => return Err(failed(error)),
-            // Asked once too often at the end of the time.
+            // Too little time was left for this request.
             Err(_) => {}
         }
         if reached < end && Instant::now() >= until {
             return Err(SinkError::not_published(format!(
-                "the position topic {topic} has an open transaction of another relay's; this one goes on when it has \
-                 ended. One that a killed broker left behind does not end by itself: `kafka-transactions.sh \
-                 describe-producers` names it, `abort` ends it"
+                "the position topic {topic} has an open transaction of another relay; this relay continues when it has \
+                 ended. One left behind by a killed broker does not end by itself: find it with `kafka-transactions.sh \
+                 describe-producers`, and end it with `abort`"
             )));
         }
         if reached < end {
@@ -126,11 +130,11 @@ pub(super) fn read(options: &KafkaOptions, id: &str, until: Instant) -> Result<O
 fn consumer(options: &KafkaOptions, isolation: &str) -> Result<BaseConsumer, KafkaError> {
     let mut config: ClientConfig = options.client();
     config.set("isolation.level", isolation);
-    // A name is asked for; nothing is ever committed under it.
+    // librdkafka requires a group; nothing is ever committed under it.
     config.set("group.id", "semel-positions");
     config.set("enable.auto.commit", "false");
     config.set("enable.partition.eof", "true");
-    // The end is told with an answer, and an answer without records is held back that long.
+    // The end of the partition comes with a response, and the broker delays an empty response this long.
     config.set("fetch.wait.max.ms", "10");
     config.set("allow.auto.create.topics", "false");
     BaseConsumer::from_config(&config)
@@ -143,23 +147,23 @@ fn only_one_partition(consumer: &BaseConsumer, topic: &str, until: Instant) -> R
             .map(|metadata| metadata.topics().first().map_or(0, |topic| topic.partitions().len()));
         match count {
             Ok(1) => return Ok(()),
-            // Just made: not every broker knows it yet.
+            // Just created: not every broker knows it yet.
             Ok(0) | Err(_) if Instant::now() < until => std::thread::sleep(STABLE_PAUSE),
             Ok(count) => {
                 return Err(SinkError::not_published(format!(
-                    "the position topic {topic} has {count} partitions and must have one: name another topic"
+                    "the position topic {topic} has {count} partitions but must have one: use another topic"
                 )));
             }
             Err(error) => {
                 return Err(SinkError::not_published(format!(
-                    "the position topic {topic} is not known: {error}"
+                    "could not read the metadata of the position topic {topic}: {error}"
                 )));
             }
         }
     }
 }
 
-/// The last value under that key, from there to the end of what is committed.
+/// The last value of this key, from that offset to the end of the committed records.
 fn last(
     consumer: &BaseConsumer,
     topic: &str,
@@ -167,9 +171,9 @@ fn last(
     from: i64,
     until: Instant,
 ) -> Result<Option<Vec<u8>>, KafkaError> {
-    let mut place = TopicPartitionList::new();
-    place.add_partition_offset(topic, 0, Offset::Offset(from))?;
-    consumer.assign(&place)?;
+    let mut start = TopicPartitionList::new();
+    start.add_partition_offset(topic, 0, Offset::Offset(from))?;
+    consumer.assign(&start)?;
     let mut found = None;
     loop {
         match consumer.poll(POLL) {
@@ -183,7 +187,7 @@ fn last(
             None if Instant::now() >= until => {
                 return Err(KafkaError::MessageConsumption(Code::OperationTimedOut));
             }
-            // librdkafka tells of troubles that it goes on to mend.
+            // librdkafka also reports errors that it recovers from by itself.
             Some(Err(_)) | None => {}
         }
     }

@@ -1,4 +1,4 @@
-//! One producer of librdkafka's, and its delivery reports put back beside the events they are about.
+//! A librdkafka producer, and the delivery reports of its records.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -15,23 +15,21 @@ use crate::outbox::Event;
 use crate::sink::SinkError;
 use crate::sink::headers::{self, Style};
 
-/// How long reported records may take to be put away; a commit goes on all the same then.
+/// Longest wait for librdkafka to release reported records; the commit continues anyway.
 const SETTLES: Duration = Duration::from_millis(100);
 const SETTLE_PAUSE: Duration = Duration::from_micros(50);
 
-/// A record whose key is text, or bytes.
+/// A record with a key of text or bytes.
 pub(crate) type Record<'a, K = str> = BaseRecord<'a, K, [u8], Box<Ticket>>;
 
-/// A producer. Dropped, it is wound up on a thread of its own: that takes librdkafka half a second.
+/// A producer. When dropped, it is destroyed on a separate thread: that takes librdkafka half a second.
 pub(crate) struct KafkaProducer(Option<ThreadedProducer<Reporter>>);
 
 impl KafkaProducer {
     pub(crate) fn open(config: &ClientConfig) -> Result<Self, SinkError> {
         match ThreadedProducer::from_config_and_context(config, Reporter) {
             Ok(producer) => Ok(Self(Some(producer))),
-            Err(error) => {
-                Err(SinkError::not_published(format!("librdkafka cannot be set up like this: {error}")))
-            }
+            Err(error) => Err(SinkError::not_published(format!("invalid librdkafka configuration: {error}"))),
         }
     }
 
@@ -40,7 +38,7 @@ impl KafkaProducer {
         self.0.as_ref()
     }
 
-    /// Queues a record, or hands it back with the reason.
+    /// Queues a record, or returns it with the error code.
     pub(super) fn send<'a, K: ToBytes + ?Sized>(
         &self,
         record: Record<'a, K>,
@@ -51,21 +49,21 @@ impl KafkaProducer {
             .map_err(|(error, record)| (error.rdkafka_error_code().unwrap_or(Code::Unknown), record))
     }
 
-    /// Gives up on everything that is queued or unanswered: it is reported at once.
+    /// Purges everything that is queued or in flight: it is reported at once.
     pub(super) fn purge(&self) {
         if let Some(producer) = &self.0 {
             producer.purge(PurgeConfig::default().queue().inflight());
         }
     }
 
-    /// Gives up on what is queued only.
+    /// Purges only the queue.
     pub(super) fn purge_queue(&self) {
         if let Some(producer) = &self.0 {
             producer.purge(PurgeConfig::default().queue());
         }
     }
 
-    /// Waits until librdkafka has put away the records it has reported: a moment. A commit that comes before looks for
+    /// Waits briefly until librdkafka has released the records it has reported. A commit before that would poll for
     /// their reports itself, a tenth of a second at a time.
     pub(super) fn settle(&self, until: Instant) {
         let until = until.min(Instant::now() + SETTLES);
@@ -88,14 +86,14 @@ impl Drop for KafkaProducer {
     }
 }
 
-/// The record of an event, which reports to that place of the batch.
-pub(super) fn record<'a>(event: &'a Event, style: &Style, batch: &Arc<Batch>, place: usize) -> Record<'a> {
+/// The record of an event, which reports to this index of the batch.
+pub(super) fn record<'a>(event: &'a Event, style: &Style, batch: &Arc<Batch>, index: usize) -> Record<'a> {
     let pairs = headers::of(event, style, "ce_");
     let mut all = OwnedHeaders::new_with_capacity(pairs.len());
     for (name, text) in &pairs {
         all = all.insert(Header { key: name, value: Some(text) });
     }
-    let ticket = Box::new(Ticket::new(batch, place));
+    let ticket = Box::new(Ticket::new(batch, index));
     let record =
         BaseRecord::with_opaque_to(event.topic(), ticket).payload(event.payload().as_ref()).headers(all);
     match event.ordered_by() {
@@ -104,11 +102,11 @@ pub(super) fn record<'a>(event: &'a Event, style: &Style, batch: &Arc<Batch>, pl
     }
 }
 
-/// What a batch of records waits for.
+/// Collects the delivery reports of a batch of records.
 pub(crate) struct Batch {
     reports: Mutex<Reports>,
     complete: Notify,
-    /// The same for who may block.
+    /// The same for callers that may block.
     over: Condvar,
 }
 
@@ -117,10 +115,10 @@ struct Reports {
     of: Vec<Option<Report>>,
 }
 
-/// What librdkafka said of one record: the broker has it, or not and why.
+/// The delivery report of one record: acked, or the error code.
 pub(crate) type Report = Result<(), Code>;
 
-/// Whether no record of a transaction was turned away by the broker: librdkafka threw them away, see
+/// Whether librdkafka itself discarded the records of a transaction and the broker rejected none, see
 /// [`ProducerPair`](super::producer_pair::ProducerPair::transact).
 pub(crate) fn is_librdkafkas(reports: &[Option<Report>]) -> bool {
     !reports.iter().flatten().any(|report| report.is_err_and(|code| code != Code::PurgeQueue))
@@ -136,9 +134,9 @@ impl Batch {
         self.reports.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn report(&self, place: usize, report: Report) {
+    pub(super) fn report(&self, index: usize, report: Report) {
         let mut reports = self.lock();
-        if let Some(slot @ None) = reports.of.get_mut(place) {
+        if let Some(slot @ None) = reports.of.get_mut(index) {
             *slot = Some(report);
             reports.left = reports.left.saturating_sub(1);
         }
@@ -155,8 +153,8 @@ impl Batch {
         }
     }
 
-    /// Blocks until every record has been reported, or until then. librdkafka's own flush would look for the reports that
-    /// the producer's thread has taken away, a tenth of a second at a time.
+    /// Blocks until every record has been reported, or until the deadline. librdkafka's own flush would poll, a tenth
+    /// of a second at a time, for reports that the producer's thread has already taken.
     pub(crate) fn wait(&self, until: Instant) -> bool {
         let left = until.saturating_duration_since(Instant::now());
         let waited = self.over.wait_timeout_while(self.lock(), left, |reports| reports.left > 0);
@@ -169,15 +167,15 @@ impl Batch {
     }
 }
 
-/// Travels through librdkafka with its record.
+/// Passed through librdkafka with a record, to route its report.
 pub(crate) struct Ticket {
     batch: Arc<Batch>,
-    place: usize,
+    index: usize,
 }
 
 impl Ticket {
-    pub(crate) fn new(batch: &Arc<Batch>, place: usize) -> Self {
-        Self { batch: Arc::clone(batch), place }
+    pub(crate) fn new(batch: &Arc<Batch>, index: usize) -> Self {
+        Self { batch: Arc::clone(batch), index }
     }
 }
 
@@ -208,6 +206,6 @@ impl ProducerContext for Reporter {
             Ok(_) => Ok(()),
             Err((error, _)) => Err(error.rdkafka_error_code().unwrap_or(Code::Unknown)),
         };
-        ticket.batch.report(ticket.place, report);
+        ticket.batch.report(ticket.index, report);
     }
 }

@@ -1,12 +1,12 @@
-//! Two producers that take turns, for the sink and for the [pipeline](crate::inbox::pipeline).
+//! Two producers that alternate, for the sink and for the [pipeline](crate::inbox::pipeline).
 //!
-//! A commit is answered before the broker has written its markers, and until it has, the same producer is sent away with
-//! its next transaction, for 20 ms each time. With a second producer, which has a transactional id of its own, the markers
+//! The broker answers a commit before it has written the markers. Until then it rejects the producer's next
+//! transaction, and librdkafka retries every 20 ms. With a second producer, under its own transactional id, the markers
 //! are written while that one works.
 //!
-//! **They are one.** Both are taken over before it is read where to go on, so nobody from before can commit under either. And
-//! the one begins when the other's transaction has ended and is known to have, so what they write has one order: the last
-//! committed position is of the last transaction, whoever of the two had it.
+//! **They act as one.** Both are fenced before the position is read, so no earlier producer can commit under either id.
+//! And one begins only after the other's transaction is known to have ended, so their writes have one order: the last
+//! committed position belongs to the last transaction, whichever producer ran it.
 
 use std::mem;
 use std::time::Instant;
@@ -16,46 +16,47 @@ use super::producer::KafkaProducer;
 use super::transaction_steps::TransactionSteps;
 use crate::sink::SinkError;
 
-/// The producer whose turn it is, and the other.
+/// The producer of the next transaction, and the other one.
 pub(crate) struct ProducerPair {
-    now: Named,
-    then: Named,
+    now: WithId,
+    then: WithId,
 }
 
 /// A producer and its transactional id.
-struct Named {
-    line: KafkaProducer,
+struct WithId {
+    producer: KafkaProducer,
     id: String,
 }
 
-impl Named {
+impl WithId {
     fn open(options: &KafkaOptions, id: String) -> Result<Self, SinkError> {
-        Ok(Self { line: KafkaProducer::open(&options.transactional(&id))?, id })
+        Ok(Self { producer: KafkaProducer::open(&options.transactional(&id))?, id })
     }
 
     fn steps(&self) -> TransactionSteps<'_> {
-        TransactionSteps { line: &self.line, id: &self.id }
+        TransactionSteps { line: &self.producer, id: &self.id }
     }
 }
 
 impl ProducerPair {
-    /// Both, not yet taken over.
+    /// Opens both producers, without fencing.
     pub(crate) fn open(options: &KafkaOptions, [first, second]: [String; 2]) -> Result<Self, SinkError> {
-        Ok(Self { now: Named::open(options, first)?, then: Named::open(options, second)? })
+        Ok(Self { now: WithId::open(options, first)?, then: WithId::open(options, second)? })
     }
 
-    /// Takes both over. Gives up when that is not wanted any more.
+    /// Takes over both transactional ids (fencing). Stops when `wanted` returns `false`.
     pub(crate) fn fence(&self, until: Instant, wanted: impl Fn() -> bool) -> Result<(), SinkError> {
         self.now.steps().fence(until, &wanted)?;
         self.then.steps().fence(until, &wanted)
     }
 
-    /// Runs a transaction with the one whose turn it is.
+    /// Runs a transaction with the next producer.
     ///
-    /// **Committed**, it is the other's turn. **Failed**, it is not: after a record that the broker refused librdkafka numbers
-    /// on as if the broker had taken it. The broker objects to the next transaction of the same producer, which librdkafka
-    /// throws away, and only then the numbers start anew. That is put right at once, by running the same `again`. Had the
-    /// other one its turn, it would come up two transactions later, and there spoil one that has nothing to do with it.
+    /// **Committed**: the other producer is next. **Failed**: the same one stays next. After a record that the broker
+    /// refused, librdkafka continues its sequence numbers as if the broker had accepted it. The broker rejects the next
+    /// transaction of that producer, librdkafka discards it, and only then the numbers start anew. Running the
+    /// transaction `again` fixes this at once. If the other producer were next, the error would hit an unrelated one
+    /// two transactions later.
     pub(crate) fn transact<E>(
         &mut self,
         run: impl Fn(TransactionSteps<'_>) -> Result<(), E>,

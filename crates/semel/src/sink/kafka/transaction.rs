@@ -1,13 +1,13 @@
-//! Events and the relay's position in one transaction of Kafka's.
+//! Events and the relay's position (its checkpoint) in one Kafka transaction.
 //!
 //! ```text
-//!  begin:       init_transactions ──▶ nobody from before can commit any more
-//!               read the position ──▶ and so it cannot change any more
+//!  begin:       init_transactions ──▶ fences earlier producers: they cannot commit any more
+//!               read the position ──▶ so it cannot change any more
 //!  publish_at:  begin ─▶ events ─▶ position ─▶ commit      all of it, or nothing
 //! ```
 //!
-//! The other order at the start would let a zombie commit between the reading and the fence, and its events would be
-//! published again.
+//! If the position were read before the fence, a zombie could commit in between, and its events would be published
+//! again.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -28,9 +28,9 @@ use crate::sink::{DeliverySemantics, ExactlyOnce, Guarantee, Published, Sink, Si
 
 /// Publishes to Kafka exactly once, for readers with `isolation.level=read_committed`.
 ///
-/// One relay at a time: [`begin`](ExactlyOnce::begin) takes over from whoever had the transactional id. Events for
-/// several topics in one call become visible together. There are two producers that take turns: the second has the
-/// transactional id with `.2` behind it, and may have to be allowed too; so a transactional id does not end in `.2`.
+/// One relay at a time: [`begin`](ExactlyOnce::begin) takes over the transactional id from its last owner. Events for
+/// several topics in one call become visible together. Two producers alternate: the second uses the transactional id
+/// with the suffix `.2`, which may need its own permission; so a transactional id must not end in `.2`.
 ///
 /// ```no_run
 /// # async fn f() -> Result<(), semel::sink::SinkError> {
@@ -44,10 +44,10 @@ use crate::sink::{DeliverySemantics, ExactlyOnce, Guarantee, Published, Sink, Si
 pub struct KafkaTransactions {
     options: Arc<KafkaOptions>,
     id: Arc<str>,
-    /// `None` until it is begun, and when nobody knows what became of a transaction.
-    turns: Option<ProducerPair>,
-    /// One piece of work at a time, also when its caller has gone away.
-    turn: Arc<Mutex<()>>,
+    /// `None` before `begin`, and after a transaction that is in doubt.
+    producers: Option<ProducerPair>,
+    /// One operation at a time, also if its caller was cancelled.
+    exclusive: Arc<Mutex<()>>,
     features: Option<Features>,
     violations: Vec<String>,
 }
@@ -59,34 +59,34 @@ impl KafkaTransactions {
         }
         if let Some(first) = id.strip_suffix(SECOND) {
             return Err(SinkError::not_published(format!(
-                "the transactional id must not end in {SECOND:?}: {id:?} is what the second producer of {first:?} is called, \
-                 and two relays would end each other's transactions; choose another"
+                "the transactional id must not end in {SECOND:?}: the second producer of {first:?} uses {id:?}, so two \
+                 relays would end each other's transactions; choose another"
             )));
         }
-        // Tried once, so that a mistake in the configuration is told here.
+        // Opened once, so that a mistake in the configuration is reported here.
         drop(ProducerPair::open(&options, ids(id))?);
         Ok(Self {
             options: Arc::new(options),
             id: id.into(),
-            turns: None,
-            turn: Arc::default(),
+            producers: None,
+            exclusive: Arc::default(),
             features: None,
             violations: Vec::new(),
         })
     }
 
-    /// The transaction version the broker said it has (KIP-890 is version 2), as far as it could be asked: only brokers
-    /// without TLS and SASL can be, and only after [`begin`](ExactlyOnce::begin).
+    /// The broker's transaction version (KIP-890 is version 2), if it could be asked: only brokers without TLS and SASL
+    /// can be, and only after [`begin`](ExactlyOnce::begin).
     pub fn transaction_version(&self) -> Option<u16> {
         self.features.map(|features| features.transactions)
     }
 
-    /// Runs one transaction where blocking is allowed. After an error with which the producers cannot go on it has to begin
-    /// again.
+    /// Runs one transaction on a blocking thread. After an error that makes the producers unusable, the sink has to
+    /// begin again.
     async fn transact(&mut self, events: &[Arc<Event>], position: Option<&[u8]>) -> Result<(), SinkError> {
-        // Taken out: should the caller leave, nobody knows what became of the transaction, and it has to begin again.
-        let Some(mut turns) = self.turns.take() else { return Err(not_begun()) };
-        let turn = Arc::clone(&self.turn).lock_owned().await;
+        // Taken out: if the caller is cancelled, the transaction is in doubt, and the sink has to begin again.
+        let Some(mut producers) = self.producers.take() else { return Err(not_begun()) };
+        let exclusive = Arc::clone(&self.exclusive).lock_owned().await;
         let (options, id) = (Arc::clone(&self.options), Arc::clone(&self.id));
         let (events, position) = (events.to_vec(), position.map(<[u8]>::to_vec));
         let work = tokio::task::spawn_blocking(move || {
@@ -94,16 +94,16 @@ impl KafkaTransactions {
                 let transaction = Transaction { steps, id: &id, options: &options };
                 transaction.run(&events, position.as_deref())
             };
-            let done = turns.transact(run, |failed| failed.usable && failed.again);
-            drop(turn);
-            (turns, done)
+            let done = producers.transact(run, |failed| failed.usable && failed.again);
+            drop(exclusive);
+            (producers, done)
         });
-        let (turns, done) =
-            work.await.map_err(|error| in_doubt(format!("the transaction broke off: {error}")))?;
+        let (producers, done) =
+            work.await.map_err(|error| in_doubt(format!("the transaction was interrupted: {error}")))?;
         match done {
-            Ok(()) => self.turns = Some(turns),
+            Ok(()) => self.producers = Some(producers),
             Err(Failed { usable, error, .. }) => {
-                self.turns = usable.then_some(turns);
+                self.producers = usable.then_some(producers);
                 return Err(error);
             }
         }
@@ -114,7 +114,7 @@ impl KafkaTransactions {
 impl Sink for KafkaTransactions {
     fn guarantee(&self) -> Guarantee {
         let mut violations = self.violations.clone();
-        violations.extend(self.features.map(Features::complaints).unwrap_or_default());
+        violations.extend(self.features.map(Features::violations).unwrap_or_default());
         Guarantee {
             delivery: DeliverySemantics::ExactlyOnce,
             sentence: "Kafka transactions: readers with isolation.level=read_committed see every event once, in the \
@@ -124,7 +124,7 @@ impl Sink for KafkaTransactions {
         }
     }
 
-    /// Does not begin: whoever has the transactional id keeps it.
+    /// Does not begin: the current owner keeps the transactional id.
     async fn probe(&mut self) -> Result<(), SinkError> {
         self.violations = super::probe::reach(&self.options).await?;
         let options = Arc::clone(&self.options);
@@ -133,7 +133,7 @@ impl Sink for KafkaTransactions {
         Ok(())
     }
 
-    /// Events without a position, in one transaction: all are confirmed, or none.
+    /// Publishes events without a position, in one transaction: all are confirmed, or none.
     async fn publish(&mut self, events: &[Arc<Event>]) -> Vec<Published> {
         if events.is_empty() {
             return Vec::new();
@@ -141,7 +141,7 @@ impl Sink for KafkaTransactions {
         match self.transact(events, None).await {
             Ok(()) => vec![Published::Confirmed; events.len()],
             Err(error) => {
-                // Of several with that id it is not known which one was refused.
+                // If several events share that id, it is unknown which one was refused.
                 let named = |event: &&Arc<Event>| error.refused_event() == Some(event.id());
                 let is_known = events.iter().filter(named).count() == 1;
                 events.iter().map(|event| answer(event, &error, is_known)).collect()
@@ -162,26 +162,27 @@ fn answer(event: &Event, error: &SinkError, is_known: bool) -> Published {
 
 impl ExactlyOnce for KafkaTransactions {
     async fn begin(&mut self) -> Result<Option<Vec<u8>>, SinkError> {
-        self.turns = None;
-        let turn = Arc::clone(&self.turn).lock_owned().await;
+        self.producers = None;
+        let exclusive = Arc::clone(&self.exclusive).lock_owned().await;
         position::ensure(&self.options).await?;
         let (options, id) = (Arc::clone(&self.options), Arc::clone(&self.id));
-        // Gone when this is dropped: then soon nobody is fenced any more.
+        // Dropped with this future: a cancelled `begin` soon stops fencing.
         let wanted = Arc::new(());
         let watched = Arc::downgrade(&wanted);
         let work = tokio::task::spawn_blocking(move || {
             let until = Instant::now() + options.timeout;
-            let turns = ProducerPair::open(&options, ids(&id))?;
-            turns.fence(until, || watched.strong_count() > 0)?;
+            let producers = ProducerPair::open(&options, ids(&id))?;
+            producers.fence(until, || watched.strong_count() > 0)?;
             let position = position::read(&options, &id, until)?;
             let features = version::ask_and_warn(options.first_broker());
-            drop(turn);
-            Ok((turns, position, features))
+            drop(exclusive);
+            Ok((producers, position, features))
         });
-        let (turns, position, features) =
-            work.await.map_err(|error| in_doubt(format!("beginning broke off: {error}")))??;
+        let (producers, position, features) = work
+            .await
+            .map_err(|error| in_doubt(format!("the take-over of the sink was interrupted: {error}")))??;
         self.features = features.or(self.features);
-        self.turns = Some(turns);
+        self.producers = Some(producers);
         Ok(position)
     }
 
@@ -190,7 +191,7 @@ impl ExactlyOnce for KafkaTransactions {
     }
 }
 
-/// Behind the transactional id of the second producer.
+/// Suffix of the second producer's transactional id.
 const SECOND: &str = ".2";
 
 /// The transactional ids of both producers.
@@ -200,7 +201,7 @@ fn ids(id: &str) -> [String; 2] {
 
 struct Transaction<'a> {
     steps: TransactionSteps<'a>,
-    /// What the position is kept under, whoever of the two writes it.
+    /// The key of the position, for both producers.
     id: &'a str,
     options: &'a KafkaOptions,
 }
@@ -215,10 +216,10 @@ impl Transaction<'_> {
             Err(error) => return Err(self.steps.abort(error)),
             Ok(()) => {}
         }
-        // Waited for here and not in the commit, so that what is then to be committed is there.
+        // Waits here and not in the commit, so that the commit only starts once all records are delivered.
         if !batch.wait(until) {
-            let late = SinkError::not_published("the broker did not take a transaction in time");
-            // Where it has said something, it has heard the rest too, and hears of the end.
+            let late = SinkError::not_published("the broker did not accept a transaction in time");
+            // If the broker reported any record, it is reachable and gets the abort too.
             let silent = batch.reports().iter().all(Option::is_none);
             return Err(if silent { self.late(late) } else { self.steps.abort(late) });
         }
@@ -230,12 +231,12 @@ impl Transaction<'_> {
         self.steps.commit(until)
     }
 
-    /// Ended here, a transaction may be open there: what the broker did not answer it may still read. Taking the ids over
-    /// ends that too.
+    /// A transaction that is aborted here may still be open at the broker, which may yet process unanswered requests.
+    /// Taking over the transactional ids ends that too.
     fn late(&self, error: SinkError) -> Failed {
-        let told = error.to_string();
+        let message = error.to_string();
         let failed = self.steps.abort(error);
-        if failed.error.is_fenced() { failed } else { Failed::lost(in_doubt(told)) }
+        if failed.error.is_fenced() { failed } else { Failed::lost(in_doubt(message)) }
     }
 
     fn produce(
@@ -247,7 +248,7 @@ impl Transaction<'_> {
     ) -> Result<(), SinkError> {
         let records =
             events.iter().enumerate().map(|(n, event)| record(event, &self.options.style, batch, n));
-        // The position comes last: of a transaction that is cut off while it is written, it is what is missing.
+        // The position comes last: if writing the transaction is interrupted, the position is what is missing.
         let position = position.map(|position| {
             let ticket = Box::new(Ticket::new(batch, events.len()));
             BaseRecord::with_opaque_to(&self.options.positions, ticket)
@@ -256,13 +257,13 @@ impl Transaction<'_> {
                 .payload(position)
         });
         for (n, record) in records.chain(position).enumerate() {
-            self.steps.queue(record, until).map_err(|code| self.told(events.get(n), code))?;
+            self.steps.queue(record, until).map_err(|code| self.error_of(events.get(n), code))?;
         }
         Ok(())
     }
 
-    /// The error for the first event that was not taken. Which event was to blame is only sure if it was the only one:
-    /// a batch is refused as a whole.
+    /// The error of the first event that was not accepted. It is certain that this event is to blame only if it was the
+    /// only one: a batch is refused as a whole.
     fn blame(&self, events: &[Arc<Event>], reports: &[Option<Report>]) -> Option<SinkError> {
         let failed: Vec<(usize, Code)> = reports
             .iter()
@@ -270,28 +271,28 @@ impl Transaction<'_> {
             .filter_map(|(n, report)| report.and_then(Result::err).map(|code| (n, code)))
             .collect();
         let (n, code) = *failed.iter().find(|(_, code)| *code != Code::PurgeQueue).or(failed.first())?;
-        let told = self.told(events.get(n), code);
+        let error = self.error_of(events.get(n), code);
         let sure = events.len() == 1 || failed.len() == 1;
-        Some(if sure { told } else { SinkError::not_published(told.to_string()) })
+        Some(if sure { error } else { SinkError::not_published(error.to_string()) })
     }
 
-    fn told(&self, event: Option<&Arc<Event>>, code: Code) -> SinkError {
+    fn error_of(&self, event: Option<&Arc<Event>>, code: Code) -> SinkError {
         let Some(event) = event else {
             return SinkError::not_published(format!(
-                "the position could not be written to {}: {code}{}",
+                "could not write the position to {}: {code}{}",
                 self.options.positions,
                 error_class::advice(code)
             ));
         };
-        let told = format!(
-            "Kafka did not take the event {} for {}: {code}{}",
+        let message = format!(
+            "Kafka did not accept the event {} for {}: {code}{}",
             event.id(),
             event.topic(),
             error_class::advice(code)
         );
         match error_class::of(code, self.options.missing) {
-            ErrorClass::Refused => SinkError::refused(event.id(), told),
-            _ => SinkError::not_published(told),
+            ErrorClass::Refused => SinkError::refused(event.id(), message),
+            _ => SinkError::not_published(message),
         }
     }
 }
@@ -301,7 +302,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_is_called_like_the_second_producer_of_another() {
+    fn an_id_that_a_second_producer_would_have_is_refused() {
         let open = |id: &str| KafkaOptions::new("127.0.0.1:1").exactly_once(id);
         for id in ["x.2", "x.2.2", ".2"] {
             let refused = open(id).err().map(|error| error.to_string()).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The steps of a transaction of Kafka's, whatever is in it.
+//! The steps of a Kafka transaction: fence, begin, queue, commit, abort.
 
 use std::time::{Duration, Instant};
 
@@ -11,14 +11,14 @@ use super::producer::{KafkaProducer, Record};
 use crate::crash;
 use crate::sink::SinkError;
 
-/// How long an abort may take beyond the call's own time.
+/// How long an abort may take beyond the call's timeout.
 const ABORT_PATIENCE: Duration = Duration::from_secs(10);
-/// Longest wait in one piece for a transactional id: one that nobody wants any more is given up that soon.
+/// Longest single wait while fencing: a cancelled take-over ends within this time.
 const FENCE_MAX: Duration = Duration::from_millis(250);
-/// How long a full queue is left to drain before it is tried again.
+/// Pause before a retry when the queue is full.
 const QUEUE_PAUSE: Duration = Duration::from_millis(2);
 
-/// A producer and the transactional id it was opened with. Every step may block.
+/// A producer and its transactional id. Every step may block.
 #[derive(Clone, Copy)]
 pub(crate) struct TransactionSteps<'a> {
     pub(crate) line: &'a KafkaProducer,
@@ -27,9 +27,9 @@ pub(crate) struct TransactionSteps<'a> {
 
 /// Why a transaction was not committed.
 pub(crate) struct Failed {
-    /// The producer can have another transaction.
+    /// The producer can begin another transaction.
     pub(crate) usable: bool,
-    /// It was librdkafka's own doing, and the same again will do.
+    /// librdkafka itself discarded the records; running the same transaction again helps.
     pub(crate) again: bool,
     pub(crate) error: SinkError,
 }
@@ -41,21 +41,22 @@ impl Failed {
 }
 
 impl TransactionSteps<'_> {
-    /// Takes the transactional id over: what anybody left open under it is ended, and nobody from before can commit.
+    /// Takes over the transactional id (fencing): ends a transaction left open under it; earlier producers cannot
+    /// commit.
     pub(crate) fn fence(&self, until: Instant, wanted: impl Fn() -> bool) -> Result<(), SinkError> {
         let Some(producer) = self.line.producer() else { return Err(not_begun()) };
         loop {
             if !wanted() {
-                return Err(SinkError::not_published("the sink is not wanted any more"));
+                return Err(SinkError::not_published("the take-over of the sink was cancelled"));
             }
-            // Asked again, librdkafka goes on where it was.
+            // A repeated call continues the same take-over in librdkafka.
             match producer.init_transactions(left(until).min(FENCE_MAX)) {
                 Ok(()) => return Ok(()),
                 Err(KafkaError::Transaction(cause)) if cause.is_retriable() && Instant::now() < until => {}
                 Err(error) => {
                     let code = error_class::code(&error);
                     return Err(SinkError::not_published(format!(
-                        "the transactional id {:?} could not be taken over: {error}{}",
+                        "could not take over the transactional id {:?}: {error}{}",
                         self.id,
                         error_class::advice(code)
                     )));
@@ -69,7 +70,7 @@ impl TransactionSteps<'_> {
         producer.begin_transaction().map_err(|error| self.lost(&error))
     }
 
-    /// Queues a record, and waits for room.
+    /// Queues a record, and waits while the queue is full.
     pub(crate) fn queue<K: ToBytes + ?Sized>(
         &self,
         mut record: Record<'_, K>,
@@ -95,10 +96,10 @@ impl TransactionSteps<'_> {
             match producer.commit_transaction(left(until)) {
                 Ok(()) => break,
                 Err(KafkaError::Transaction(cause)) if cause.txn_requires_abort() => {
-                    let told = format!("not committed: {}", cause.string());
-                    return Err(self.abort(SinkError::not_published(told)));
+                    let message = format!("the transaction was not committed: {}", cause.string());
+                    return Err(self.abort(SinkError::not_published(message)));
                 }
-                // Asked again, librdkafka takes up the same commit.
+                // A repeated call continues the same commit in librdkafka.
                 Err(KafkaError::Transaction(cause)) if cause.is_retriable() && Instant::now() < until => {}
                 Err(error) => return Err(self.lost(&error)),
             }
@@ -107,7 +108,7 @@ impl TransactionSteps<'_> {
         Ok(())
     }
 
-    /// Aborts. Only then is it known that nothing of the transaction is seen, and can the next one begin.
+    /// Aborts. Only then is it certain that readers see nothing of it, and the next one can begin.
     pub(crate) fn abort(&self, error: SinkError) -> Failed {
         let Some(producer) = self.line.producer() else { return Failed::lost(not_begun()) };
         let until = Instant::now() + ABORT_PATIENCE;
@@ -118,24 +119,24 @@ impl TransactionSteps<'_> {
                 Err(failed) => {
                     let lost = self.lost(&failed);
                     let fenced = lost.error.is_fenced();
-                    let told = format!("{error}; nor could the transaction be aborted: {failed}");
-                    return if fenced { lost } else { Failed::lost(in_doubt(told)) };
+                    let message = format!("{error}; aborting the transaction failed too: {failed}");
+                    return if fenced { lost } else { Failed::lost(in_doubt(message)) };
                 }
             }
         }
     }
 
-    /// After an error with which this producer cannot go on.
+    /// The failure after an error that makes this producer unusable.
     pub(crate) fn lost(&self, error: &KafkaError) -> Failed {
         let fatal = self.line.fatal().map(|(code, _)| code);
         let fenced =
             error_class::is_fenced(error_class::code(error)) || fatal.is_some_and(error_class::is_fenced);
         let error = match fenced {
             true => SinkError::fenced(format!(
-                "somebody else has taken over the transactional id {:?}, or the broker has given up on this one: {error}",
+                "another producer took over the transactional id {:?}, or the broker has expired this one: {error}",
                 self.id
             )),
-            false => in_doubt(format!("it is not known whether the transaction was committed: {error}")),
+            false => in_doubt(format!("it is in doubt whether the transaction was committed: {error}")),
         };
         Failed::lost(error)
     }
@@ -143,12 +144,12 @@ impl TransactionSteps<'_> {
 
 pub(super) fn not_begun() -> SinkError {
     in_doubt(
-        "nothing was published: the sink has to begin first, which also clears what is in doubt".to_owned(),
+        "nothing was published: the sink must begin first, which also resolves what is in doubt".to_owned(),
     )
 }
 
-pub(super) fn in_doubt(told: String) -> SinkError {
-    SinkError::maybe_published(told)
+pub(super) fn in_doubt(message: String) -> SinkError {
+    SinkError::maybe_published(message)
 }
 
 pub(crate) fn left(until: Instant) -> Duration {

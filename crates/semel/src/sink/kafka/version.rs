@@ -1,69 +1,69 @@
-//! Asks a broker what it is, as far as transactions depend on it. librdkafka does not tell.
+//! Reads the broker's feature versions that transactions depend on. librdkafka does not expose them.
 //!
-//! One request of the protocol, `ApiVersions`, over a connection of its own: the features are in its answer, those that the
-//! broker knows and those that are finalised.
+//! Sends one `ApiVersions` request over a separate connection. The response has the features that the broker supports
+//! and those that are finalised.
 
 use std::io::{Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Far more than any broker's list of what it speaks.
+/// Far more than any broker's response.
 const ANSWER_BYTES_MAX: usize = 256 * 1024;
 const SUPPORTED_FEATURES: u32 = 0;
 const FINALIZED_FEATURES: u32 = 2;
-/// The highest `metadata.version` that Kafka 4.3 knows, and no other.
+/// The highest `metadata.version` of Kafka 4.3, and of no other version.
 const METADATA_OF_4_3: u16 = 30;
-/// ApiVersions is request 18; version 3 brings the features. Correlation id 1, client id `semel`.
+/// ApiVersions is request 18; version 3 includes the features. Correlation id 1, client id `semel`.
 const REQUEST: &[u8] = b"\x00\x12\x00\x03\x00\x00\x00\x01\x00\x05semel\x00\x06semel\x020\x00";
 
-/// What a broker says of itself.
+/// The feature versions of a broker.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Features {
-    /// The finalised `transaction.version`; 0 where there is none.
+    /// The finalised `transaction.version`; 0 if there is none.
     pub(super) transactions: u16,
-    /// The highest `metadata.version` it knows; 0 where there is none.
+    /// The highest supported `metadata.version`; 0 if there is none.
     metadata: u16,
 }
 
 impl Features {
-    /// What stands in the way of exactly once.
-    pub(super) fn complaints(self) -> Vec<String> {
-        let mut told = Vec::new();
+    /// Violations of exactly-once.
+    pub(super) fn violations(self) -> Vec<String> {
+        let mut violations = Vec::new();
         if self.transactions < 2 {
-            told.push(format!(
-                "the broker has transaction version {}: a message that is late may end up in the next transaction \
+            violations.push(format!(
+                "the broker has transaction version {}: a late message may end up in the next transaction \
                  (KIP-890); upgrade to Kafka 4 and finalise transaction.version=2",
                 self.transactions
             ));
         }
         if self.metadata == METADATA_OF_4_3 {
-            told.push(
-                "the broker is a Kafka 4.3, of which 4.3.0 and 4.3.1 forget to end a transaction in partitions that have no \
-                 leader at that moment, so after a crash of all their replicas readers see aborted messages, or none \
-                 (KAFKA-20734); use 4.2, or a version with the correction"
+            violations.push(
+                "the broker runs Kafka 4.3: versions 4.3.0 and 4.3.1 do not end a transaction in partitions that have \
+                 no leader at that moment, so after a crash of all their replicas readers see aborted messages, or \
+                 none (KAFKA-20734); use 4.2, or a version with the fix"
                     .to_owned(),
             );
         }
-        told
+        violations
     }
 }
 
-/// What the broker says of itself; `None` if it could not be asked.
+/// Reads the broker's features. `None` if it could not be asked.
 pub(super) fn ask(broker: &str) -> Option<Features> {
     let answer = exchange(broker).ok()?;
     let features = parse(&answer);
     if features.is_none() {
-        tracing::debug!(target: "semel::kafka", broker, "the broker's features could not be read");
+        tracing::debug!(target: "semel::kafka", broker, "could not parse the broker's features");
     }
     features
 }
 
-/// The same, with a warning of what stands in the way.
+/// Reads the broker's features, and warns about each violation of exactly-once.
 pub(crate) fn ask_and_warn(broker: &str) -> Option<Features> {
     let features = ask(broker);
-    for told in features.map(Features::complaints).unwrap_or_default() {
-        tracing::warn!(target: "semel::kafka", broker, "{told}");
+    for violation in features.map(Features::violations).unwrap_or_default() {
+        tracing::warn!(target: "semel::kafka", broker, "{violation}");
     }
     features
 }
@@ -93,10 +93,10 @@ fn parse(answer: &[u8]) -> Option<Features> {
         return None;
     }
     for _ in 1..rest.varint()? {
-        rest.take(6)?; // one request: its number, lowest and highest version
+        rest.take(6)?; // one API: its number, lowest and highest version
         rest.tags(|_, _| None)?;
     }
-    rest.take(4)?; // throttled for so long
+    rest.take(4)?; // the throttle time
     let mut features = Features::default();
     rest.tags(|tag, mut value| match tag {
         SUPPORTED_FEATURES => value.features(|name, _, highest| {
@@ -139,7 +139,8 @@ impl<'a> Rest<'a> {
         None
     }
 
-    /// Features: the name of each, and two versions, supported ones the lowest first and finalised ones the highest.
+    /// Features: each has a name and two versions; in supported ones the lowest comes first, in finalised ones the
+    /// highest.
     fn features(&mut self, mut each: impl FnMut(&[u8], u16, u16)) -> Option<()> {
         for _ in 1..self.varint()? {
             let length = usize::try_from(self.varint()?.checked_sub(1)?).ok()?;
@@ -149,7 +150,7 @@ impl<'a> Rest<'a> {
         Some(())
     }
 
-    /// Tagged fields: each is shown, and skipped whatever is made of it.
+    /// Passes each tagged field to `each`, and continues whatever it returns.
     fn tags(&mut self, mut each: impl FnMut(u32, Rest<'a>) -> Option<()>) -> Option<()> {
         for _ in 0..self.varint()? {
             let tag = self.varint()?;
@@ -175,7 +176,7 @@ mod tests {
         all
     }
 
-    /// As a broker would answer: one request it speaks, and these features.
+    /// A broker's response: one supported API, and these features.
     fn answer(supported: &[(&str, u8, u8)], finalised: &[(&str, u8, u8)]) -> Vec<u8> {
         let mut answer = vec![0, 0, 0, 1, 0, 0, 2, 0, 18, 0, 0, 0, 4, 0, 0, 0, 0, 0, 2];
         for (tag, features) in [(SUPPORTED_FEATURES, supported), (FINALIZED_FEATURES, finalised)] {
@@ -203,13 +204,13 @@ mod tests {
     }
 
     #[test]
-    fn what_breaks_exactly_once_is_told() {
-        let told = |transactions, metadata| Features { transactions, metadata }.complaints();
-        assert_eq!(told(2, 29), Vec::<String>::new());
-        assert_eq!(told(2, 31), Vec::<String>::new());
-        assert!(told(1, 29)[0].contains("KIP-890"));
-        assert!(told(2, 30)[0].contains("KAFKA-20734"));
-        assert_eq!(told(0, 30).len(), 2);
+    fn what_breaks_exactly_once_is_reported() {
+        let of = |transactions, metadata| Features { transactions, metadata }.violations();
+        assert_eq!(of(2, 29), Vec::<String>::new());
+        assert_eq!(of(2, 31), Vec::<String>::new());
+        assert!(of(1, 29)[0].contains("KIP-890"));
+        assert!(of(2, 30)[0].contains("KAFKA-20734"));
+        assert_eq!(of(0, 30).len(), 2);
     }
 
     #[test]

@@ -1,8 +1,8 @@
--- Appends events to one stream, each once, in their order.
--- KEYS: 1 the stream, 2 the ids it has had lately, by time
--- ARGV: 1 how long ids are kept in ms, 2 most entries of the stream or 0, then for each event: id, number of fields and
+-- Appends events to one stream, each once (deduplicated by id), in their order.
+-- KEYS: 1 the stream, 2 the recently appended ids, by time
+-- ARGV: 1 retention of ids in ms, 2 most entries of the stream or 0, then for each event: id, number of fields and
 --       values, fields and values
--- {how many are there now, what was wrong with the next}
+-- Returns {number of events in the stream, error of the next one}
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 local keep_ms, most = tonumber(ARGV[1]), tonumber(ARGV[2])
@@ -21,7 +21,7 @@ while at <= #ARGV do
         for n = at + 2, at + 1 + count do
             add[#add + 1] = ARGV[n]
         end
-        -- The event first: an id without its event would lose it, an event without its id is only published again.
+        -- The event first: an id without its event would lose it; an event without its id is only published again.
         local added = redis.pcall(unpack(add))
         if type(added) == 'table' and added.err then
             return {done, added.err}

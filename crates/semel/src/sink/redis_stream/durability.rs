@@ -1,4 +1,4 @@
-//! Whether a Redis keeps what it confirms, by its own settings.
+//! Checks by its settings whether Redis durably stores what it confirms.
 
 use std::collections::HashMap;
 
@@ -7,7 +7,7 @@ use redis::aio::MultiplexedConnection;
 
 const ASKED: [&str; 4] = ["appendonly", "appendfsync", "maxmemory", "maxmemory-policy"];
 
-/// What stands in the way. Who may not ask (some hosted servers allow nobody to) learns nothing. An error: there was no
+/// Violations of durability. None if this user may not read the settings (some hosted servers forbid it). An error: no
 /// answer.
 pub(crate) async fn violations(connection: &mut MultiplexedConnection) -> Result<Vec<String>, String> {
     let mut settings = HashMap::new();
@@ -15,15 +15,15 @@ pub(crate) async fn violations(connection: &mut MultiplexedConnection) -> Result
         let asked: Result<HashMap<String, String>, RedisError> =
             redis::cmd("CONFIG").arg("GET").arg(name).query_async(connection).await;
         match asked {
-            Ok(told) => settings.extend(told),
+            Ok(found) => settings.extend(found),
             Err(error) if error.code().is_some() && !error.is_io_error() => {}
             Err(error) => return Err(format!("Redis did not answer: {error}")),
         }
     }
-    Ok(judge(&settings))
+    Ok(inspect(&settings))
 }
 
-fn judge(settings: &HashMap<String, String>) -> Vec<String> {
+fn inspect(settings: &HashMap<String, String>) -> Vec<String> {
     let setting = |name: &str| settings.get(name).map_or("", String::as_str);
     let mut violations = Vec::new();
     if setting("appendonly") == "no" {
@@ -32,7 +32,7 @@ fn judge(settings: &HashMap<String, String>) -> Vec<String> {
         );
     } else if matches!(setting("appendfsync"), "everysec" | "no") {
         violations.push(format!(
-            "Redis has appendfsync {}: the last of what it confirmed is lost with the machine; set appendfsync always",
+            "Redis has appendfsync {}: the last confirmed events are lost if the machine fails; set appendfsync always",
             setting("appendfsync")
         ));
     }
@@ -49,26 +49,26 @@ fn judge(settings: &HashMap<String, String>) -> Vec<String> {
 mod tests {
     use super::*;
 
-    fn judged(settings: &[(&str, &str)]) -> Vec<String> {
-        judge(&settings.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect())
+    fn inspected(settings: &[(&str, &str)]) -> Vec<String> {
+        inspect(&settings.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect())
     }
 
     #[test]
     fn only_what_is_on_disk_when_it_is_confirmed_is_kept() {
-        assert!(judged(&[("appendonly", "no"), ("appendfsync", "always")])[0].contains("appendonly no"));
-        assert!(judged(&[("appendonly", "yes"), ("appendfsync", "everysec")])[0].contains("everysec"));
+        assert!(inspected(&[("appendonly", "no"), ("appendfsync", "always")])[0].contains("appendonly no"));
+        assert!(inspected(&[("appendonly", "yes"), ("appendfsync", "everysec")])[0].contains("everysec"));
         let safe = [("appendonly", "yes"), ("appendfsync", "always")];
-        assert_eq!(judged(&safe), Vec::<String>::new());
+        assert_eq!(inspected(&safe), Vec::<String>::new());
         let full = [safe[0], safe[1], ("maxmemory", "1000"), ("maxmemory-policy", "allkeys-lru")];
-        assert!(judged(&full)[0].contains("noeviction"));
+        assert!(inspected(&full)[0].contains("noeviction"));
         assert_eq!(
-            judged(&[safe[0], safe[1], ("maxmemory", "0"), ("maxmemory-policy", "allkeys-lru")]).len(),
+            inspected(&[safe[0], safe[1], ("maxmemory", "0"), ("maxmemory-policy", "allkeys-lru")]).len(),
             0
         );
     }
 
     #[test]
     fn who_may_not_ask_learns_nothing() {
-        assert_eq!(judged(&[]), Vec::<String>::new());
+        assert_eq!(inspected(&[]), Vec::<String>::new());
     }
 }

@@ -1,16 +1,16 @@
-//! Redis Streams: appended by a script that knows the ids it has appended.
+//! Redis Streams: a script appends events and deduplicates them by id.
 //!
 //! | in Redis | from the event |
 //! |---|---|
 //! | stream | prefix and topic |
 //! | field `semel-payload` | its payload |
-//! | other fields | the headers as everywhere, see [`headers`]; `semel-key` is its partition key |
+//! | other fields | the common headers, see [`headers`]; `semel-key` is its partition key |
 //!
-//! Beside each stream is a sorted set of the ids of the last day, `{stream}:semel-seen`. Event and id are written in one
-//! script, so an event that is published again within that time is not appended again.
+//! Beside each stream is a sorted set of the ids of the last day, `{stream}:semel-seen`. One script writes event and
+//! id, so an event that is published again within that time is not appended again.
 //!
-//! What Redis cannot promise: what it acknowledged is on the disk only with `appendonly yes` and `appendfsync always`, and
-//! a replica that is promoted without the last writes has forgotten them.
+//! What Redis cannot guarantee: acked events are on disk only with `appendonly yes` and `appendfsync always`, and a
+//! replica that is promoted without the last writes has lost them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,14 +26,14 @@ use crate::outbox::Event;
 
 pub(crate) mod durability;
 
-/// The field of the payload. A header of an event that has this name is left out.
+/// The field of the payload. An event's header with this name is left out.
 pub const PAYLOAD: &str = "semel-payload";
 /// The field of the partition key.
 pub const KEY: &str = headers::KEY;
 
-/// Most events in one run of the script, during which Redis does nothing else.
+/// Most events in one run of the script, which blocks Redis meanwhile.
 const SCRIPT_EVENTS_MAX: usize = 100;
-/// Most bytes of payload in one run of the script, but always one event.
+/// Most bytes of payload in one run of the script, but always at least one event.
 const SCRIPT_BYTES_MAX: usize = 1 << 20;
 
 /// Where and how to publish. See [`RedisStreamSink::options`].
@@ -48,31 +48,31 @@ pub struct RedisStreamOptions {
 }
 
 impl RedisStreamOptions {
-    /// Put before the topic to get the stream's name: nothing unless said otherwise.
+    /// Prefix of the stream's name, before the topic: by default none.
     pub fn prefix(mut self, prefix: &str) -> Self {
         self.prefix = prefix.to_owned();
         self
     }
 
-    /// About how many entries a stream keeps; older ones are dropped, read or not. All unless said otherwise.
+    /// Retention: about how many entries a stream keeps; older ones are dropped, read or not. By default all are kept.
     pub fn entries_max(mut self, entries: u64) -> Self {
         self.entries_max = entries;
         self
     }
 
-    /// How long a repeat is recognised: a day. Each event costs about a hundred bytes for that long.
+    /// Deduplication window: by default a day. Each event costs about a hundred bytes for that long.
     pub fn remember(mut self, remember: Duration) -> Self {
         self.remember = remember;
         self
     }
 
-    /// The longest that one call takes before it gives up on the server: 30 s.
+    /// Timeout of one call: by default 30 s.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout.max(Duration::from_millis(100));
         self
     }
 
-    /// A sink. It connects when it first publishes.
+    /// Creates the sink. It connects when it first publishes.
     pub fn open(self) -> RedisStreamSink {
         RedisStreamSink {
             options: self,
@@ -96,19 +96,19 @@ pub struct RedisStreamSink {
     options: RedisStreamOptions,
     script: Script,
     connection: Option<MultiplexedConnection>,
-    /// A call was left before its end: what it sent may still be on its way.
+    /// The last call was cancelled: what it sent may still be in flight.
     left: bool,
     violations: Vec<String>,
 }
 
 impl RedisStreamSink {
-    /// A sink for the server at this `redis://` address.
+    /// Options of a sink for the server at this `redis://` address.
     ///
     /// # Errors
-    /// When it is no such address.
+    /// If the address is invalid.
     pub fn options(url: &str) -> Result<RedisStreamOptions, SinkError> {
         let client = Client::open(url)
-            .map_err(|error| SinkError::not_published(format!("not an address of Redis: {error}")))?;
+            .map_err(|error| SinkError::not_published(format!("not a valid Redis address: {error}")))?;
         Ok(RedisStreamOptions {
             client,
             prefix: String::new(),
@@ -124,7 +124,7 @@ impl RedisStreamSink {
         timeout_at(until, reach).await.map_err(late)?.map_err(SinkError::not_published)
     }
 
-    /// Appends events of one topic, in their order. All that come after a failure are not there.
+    /// Appends events of one topic, in their order. Events after a failed one are not appended.
     async fn append(
         &mut self,
         events: &[Arc<Event>],
@@ -160,18 +160,22 @@ impl RedisStreamSink {
                     fail(
                         answers,
                         done,
-                        SinkError::not_published(format!("Redis did not take it for {stream}: {wrong}")),
+                        SinkError::not_published(format!(
+                            "Redis did not accept the event for {stream}: {wrong}"
+                        )),
                     );
                 }
             }
-            // An answer of the server's that the script was not run; else it may have been, to its end or not.
+            // The server answered that the script did not run. Otherwise it may have run, completely or in part.
             Ok(Err(error)) if error.code().is_some() && !error.is_io_error() => {
-                // It may be a replica by now, and the name another server's.
+                // The server may be a replica by now, and the address may lead to another one.
                 self.connection = None;
                 fail(
                     answers,
                     0,
-                    SinkError::maybe_published(format!("Redis did not take it for {stream}: {error}")),
+                    SinkError::maybe_published(format!(
+                        "Redis did not accept the event for {stream}: {error}"
+                    )),
                 );
             }
             Ok(Err(error)) => {
@@ -190,9 +194,9 @@ impl Sink for RedisStreamSink {
     fn guarantee(&self) -> Guarantee {
         Guarantee {
             delivery: DeliverySemantics::Deduplicated,
-            sentence: "Redis Streams: every event at least once, in the order of its topic; a repeat is recognised for a \
-                       day (unless set) and appended once. As durable as Redis is: use appendonly yes and appendfsync \
-                       always."
+            sentence: "Redis Streams: every event at least once, in the order of its topic; a repeat is recognised for \
+                       a day (unless set) and appended once. As durable as Redis is: use appendonly yes and \
+                       appendfsync always."
                 .to_owned(),
             violations: self.violations.clone(),
         }
@@ -226,7 +230,9 @@ impl Sink for RedisStreamSink {
                 self.append(events, chunk, &mut answers, until).await;
                 rest = after;
                 if chunk.last().is_some_and(|&n| !answers.is_confirmed(n)) {
-                    let waits = SinkError::not_published("an event before it in its topic was not confirmed");
+                    let waits = SinkError::not_published(
+                        "not sent, because an earlier event of its topic was not confirmed",
+                    );
                     rest.iter().for_each(|&n| answers.set(n, Published::Failed(waits.clone())));
                     break;
                 }
@@ -237,7 +243,7 @@ impl Sink for RedisStreamSink {
     }
 }
 
-/// A connection on which no answer takes longer than this; or why there is none.
+/// Connects, with this timeout for the connection and for each answer.
 pub(crate) async fn connect(client: &Client, patience: Duration) -> Result<MultiplexedConnection, String> {
     let config = AsyncConnectionConfig::new()
         .set_connection_timeout(Some(patience))
@@ -257,7 +263,7 @@ fn chunk_len(events: &[Arc<Event>], rest: &[usize]) -> usize {
 
 fn arguments(call: &mut redis::ScriptInvocation<'_>, event: &Event) {
     let mut pairs = headers::of(event, &Style::Plain, "ce_");
-    // A reader would take it for the payload.
+    // A reader would mistake it for the payload.
     pairs.retain(|(name, _)| name != PAYLOAD);
     if let Some(key) = event.ordered_by() {
         pairs.push((KEY.to_owned(), key.to_owned()));
@@ -269,7 +275,7 @@ fn arguments(call: &mut redis::ScriptInvocation<'_>, event: &Event) {
     }
 }
 
-/// In the same slot as the stream, should there be slots.
+/// The key of the recent ids, in the same cluster slot as the stream.
 fn seen_key(stream: &str) -> String {
     match stream.contains('{') {
         true => format!("{stream}:semel-seen"),

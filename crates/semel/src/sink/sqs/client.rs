@@ -1,4 +1,4 @@
-//! The client of Amazon's SDK: where it goes, who it says it is, and what its errors mean. For sink and source.
+//! The client of Amazon's SDK: endpoint, credentials, error classification. For sink and source.
 
 use std::error::Error;
 use std::time::Duration;
@@ -14,13 +14,13 @@ use aws_smithy_http_client::Builder;
 use aws_smithy_http_client::tls::Provider;
 use aws_smithy_http_client::tls::rustls_provider::CryptoMode;
 
-/// Longest wait for a connection.
+/// Longest connect timeout.
 const CONNECT_MAX: Duration = Duration::from_secs(5);
 
-/// Shortest and longest time that one call may take.
+/// Shortest and longest timeout of one call.
 const TIMEOUTS: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(120));
 
-/// How SQS is spoken to: which queue, as whom, and for how long. What is common to the options of sink and source.
+/// Access to SQS: queue, credentials, region and timeout. Shared by the options of the sink and the source.
 #[derive(Clone, Debug)]
 pub(crate) struct Access {
     pub(crate) url: String,
@@ -35,7 +35,7 @@ impl Access {
         Self { url: url.to_owned(), timeout, client: None, credentials: None, region: None }
     }
 
-    /// Keys given by the caller, for tests and for those who keep them elsewhere.
+    /// Credentials given by the caller, for tests and for callers that store them elsewhere.
     pub(crate) fn credentials(&mut self, id: &str, secret: &str, token: Option<&str>) {
         self.credentials = Some(keys(id, secret, token));
     }
@@ -44,8 +44,8 @@ impl Access {
         self.timeout = timeout.clamp(TIMEOUTS.0, TIMEOUTS.1);
     }
 
-    /// A client that tries once: a repeat is decided by whoever knows when the first try was.
-    /// SQS itself may wait for that long before it answers.
+    /// Creates a client without retries: only the caller knows when the first attempt was. `wait`: how long SQS itself
+    /// may wait before it answers (long polling).
     pub(crate) fn open(&self, wait: Duration) -> Result<Client, String> {
         let timeout = self.timeout + wait;
         let (endpoint, host) = endpoint(&self.url)?;
@@ -76,7 +76,7 @@ impl Access {
     }
 }
 
-/// The system's authorities are only needed where there is something to vouch for.
+/// Loads the system's certificate authorities only for `https://`.
 fn http(endpoint: &str) -> SharedHttpClient {
     match endpoint.starts_with("http://") {
         true => Builder::new().build_http(),
@@ -84,11 +84,11 @@ fn http(endpoint: &str) -> SharedHttpClient {
     }
 }
 
-/// Scheme and host of a queue's URL, and the host alone.
+/// Scheme and authority of a queue's URL, and the host alone.
 fn endpoint(url: &str) -> Result<(&str, &str), String> {
     let wrong = || {
         format!(
-            "{url:?} is no queue's URL; it is like https://sqs.eu-west-1.amazonaws.com/123456789012/payments.fifo"
+            "{url:?} is not a queue URL such as https://sqs.eu-west-1.amazonaws.com/123456789012/payments.fifo"
         )
     };
     let (scheme, rest) = url.split_once("://").ok_or_else(wrong)?;
@@ -106,7 +106,8 @@ pub(crate) fn queue_name(url: &str) -> &str {
     url.rsplit('/').next().unwrap_or("")
 }
 
-/// `sqs.eu-west-1.amazonaws.com`, `vpce-1.sqs.eu-west-1.vpce.amazonaws.com`, and the old `eu-west-1.queue.amazonaws.com`.
+/// `sqs.eu-west-1.amazonaws.com`, `vpce-1.sqs.eu-west-1.vpce.amazonaws.com`, and the old
+/// `eu-west-1.queue.amazonaws.com`.
 fn region(host: &str) -> Option<String> {
     let labels: Vec<&str> = host.split('.').collect();
     if !labels.contains(&"amazonaws") {
@@ -127,9 +128,11 @@ fn region_of_environment() -> Option<String> {
 fn credentials_of_environment() -> Result<Credentials, String> {
     match (set("AWS_ACCESS_KEY_ID"), set("AWS_SECRET_ACCESS_KEY")) {
         (Some(id), Some(secret)) => Ok(keys(&id, &secret, set("AWS_SESSION_TOKEN").as_deref())),
-        _ => Err("SQS wants to know who asks: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give a client of \
-                  aws-sdk-sqs that knows its credentials"
-            .to_owned()),
+        _ => Err(
+            "credentials for SQS are missing: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or pass an \
+                  aws-sdk-sqs client that has credentials"
+                .to_owned(),
+        ),
     }
 }
 
@@ -141,47 +144,48 @@ fn set(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|text| !text.is_empty())
 }
 
-/// Why a request did not succeed.
+/// Why a request failed.
 #[derive(Clone, Debug)]
 pub(crate) struct SqsError {
-    pub(crate) told: String,
-    /// What SQS calls it, where it said so.
+    pub(crate) message: String,
+    /// SQS's error code, if it returned one.
     pub(crate) code: Option<String>,
-    /// SQS may have done what was asked all the same.
+    /// In doubt: SQS may have executed the request.
     pub(crate) maybe_done: bool,
 }
 
 impl SqsError {
     pub(crate) fn of<E: ProvideErrorMetadata + Error + 'static>(error: &SdkError<E>) -> Self {
-        let (told, maybe_done) = match error {
+        let (message, maybe_done) = match error {
             SdkError::ConstructionFailure(_) => (chain(error), false),
             SdkError::DispatchFailure(failure) => {
-                let told = failure.as_connector_error().map_or_else(|| error.to_string(), |why| chain(why));
-                (told, !failure.as_connector_error().is_some_and(|why| never_connected(why)))
+                let message =
+                    failure.as_connector_error().map_or_else(|| error.to_string(), |why| chain(why));
+                (message, !failure.as_connector_error().is_some_and(|why| never_connected(why)))
             }
             SdkError::ServiceError(service) => {
                 let why = service.err();
-                let told = match (why.code(), why.message()) {
+                let message = match (why.code(), why.message()) {
                     (Some(code), Some(message)) => format!("{code}: {message}"),
                     (Some(code), None) => code.to_owned(),
                     _ => chain(error),
                 };
-                // It said no; what it says of its own troubles is no such word.
-                (told, service.raw().status().as_u16() >= 500)
+                // After a 5xx the outcome is in doubt.
+                (message, service.raw().status().as_u16() >= 500)
             }
             _ => (chain(error), true),
         };
         let code = error.code().map(|code| code.rsplit(['#', '.']).next().unwrap_or(code).to_owned());
-        Self { told: format!("SQS: {told}"), code, maybe_done }
+        Self { message: format!("SQS: {message}"), code, maybe_done }
     }
 
-    /// Whether this is what SQS calls it; some of its names have a prefix.
+    /// Whether SQS returned this code, with or without the suffix `Exception`.
     pub(crate) fn is(&self, code: &str) -> bool {
         self.code.as_deref().is_some_and(|found| found.trim_end_matches("Exception") == code)
     }
 }
 
-/// Not one byte of the request was sent.
+/// Whether no byte of the request was sent.
 fn never_connected(error: &(dyn Error + 'static)) -> bool {
     let mut next = Some(error);
     while let Some(error) = next {
@@ -193,14 +197,15 @@ fn never_connected(error: &(dyn Error + 'static)) -> bool {
     false
 }
 
+/// The error with all its sources.
 fn chain(error: &dyn Error) -> String {
-    let mut told = error.to_string();
+    let mut text = error.to_string();
     let mut next = error.source();
     while let Some(error) = next {
-        told = format!("{told}: {error}");
+        text = format!("{text}: {error}");
         next = error.source();
     }
-    told
+    text
 }
 
 #[cfg(test)]
@@ -233,7 +238,7 @@ mod tests {
         for wrong in
             ["", "payments", "sqs://h/1/a", "https://h", "https:///a", "https://h/1/", "https://u@h/1/a"]
         {
-            assert!(endpoint(wrong).unwrap_err().contains("no queue's URL"), "{wrong}");
+            assert!(endpoint(wrong).unwrap_err().contains("not a queue URL"), "{wrong}");
         }
     }
 }

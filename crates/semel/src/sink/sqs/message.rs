@@ -1,4 +1,4 @@
-//! An event as a message of SQS. Pure.
+//! Encodes an event as an SQS message. Pure.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -8,7 +8,7 @@ use crate::outbox::Event;
 use crate::sink::headers::{self, Style};
 use crate::sink::repeats::deduplication_id;
 
-/// Largest message and largest batch that SQS takes, attributes included.
+/// Largest message and largest batch that SQS accepts, attributes included.
 pub(crate) const MESSAGE_BYTES_MAX: usize = 1 << 20;
 /// Most messages of one request.
 pub(crate) const ENTRIES_MAX: usize = 10;
@@ -17,23 +17,23 @@ const ATTRIBUTES_MAX: usize = 10;
 /// Longest `MessageGroupId`.
 const GROUP_CHARS_MAX: usize = 128;
 
-/// Where the event was to go.
+/// The event's topic.
 pub(crate) const TOPIC: &str = "semel-topic";
-/// How the body is to be read, where it is not the payload itself.
+/// The body's encoding, if the body is not the payload itself.
 pub(crate) const ENCODING: &str = "semel-encoding";
-/// The event's own headers, where they do not fit among the attributes: a JSON array of pairs.
+/// The event's own headers, if too many for the attributes: a JSON array of pairs.
 pub(crate) const HEADERS: &str = "semel-headers";
-/// The payload has bytes that SQS does not carry.
+/// The payload has characters that SQS does not support.
 pub(crate) const BASE64: &str = "base64";
-/// The payload is empty, which SQS does not carry either.
+/// The payload is empty, which SQS does not support.
 pub(crate) const EMPTY: &str = "empty";
 const HASHED: &str = "sha256:";
 const TYPE: &str = "String";
 
-/// What is sent of an event.
+/// The message of one event.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Message {
-    /// By which SQS knows a repeat.
+    /// The deduplication id.
     pub(super) id: String,
     pub(super) group: String,
     pub(super) body: String,
@@ -41,12 +41,12 @@ pub(super) struct Message {
 }
 
 impl Message {
-    /// An error: SQS cannot carry it.
+    /// An error: SQS does not support the event.
     pub(super) fn of(event: &Event) -> Result<Self, String> {
         let (body, encoding) = body(event.payload());
         let mut attributes = headers::of(event, &Style::Plain, "");
         let mut theirs = attributes.split_off(attributes.len() - own(event, &attributes));
-        // A reader would take them for ours, and read the payload in another way.
+        // A reader would take them for ours, and decode the payload wrongly.
         theirs.retain(|(name, _)| ![TOPIC, ENCODING, HEADERS].contains(&name.as_str()));
         attributes.push((TOPIC.to_owned(), event.topic().to_owned()));
         attributes.extend(encoding.map(|encoding| (ENCODING.to_owned(), encoding.to_owned())));
@@ -59,26 +59,26 @@ impl Message {
             attributes.push((HEADERS.to_owned(), packed));
         }
         if let Some((name, _)) = attributes.iter().find(|(_, text)| !is_text(text)) {
-            return Err(format!("the attribute {name:?} has a character that SQS does not carry"));
+            return Err(format!("the attribute {name:?} has a character that SQS does not support"));
         }
         Ok(Self { id: deduplication_id(event), group: group(event), body, attributes })
     }
 
-    /// As SQS counts.
+    /// Size in bytes, as SQS counts it.
     pub(super) fn bytes(&self) -> usize {
         let attribute = |(name, text): &(String, String)| name.len() + TYPE.len() + text.len();
         self.body.len() + self.attributes.iter().map(attribute).sum::<usize>()
     }
 }
 
-/// How many of the headers at the end are the event's own.
+/// The number of headers at the end that are the event's own.
 fn own(event: &Event, all: &[(String, String)]) -> usize {
     let last = all.iter().rev();
     last.take_while(|(name, _)| event.headers().any(|(theirs, _)| theirs == name)).count()
 }
 
-/// What its order is kept by, or itself. What SQS does not take for a group is told by its digest, and so is what could be
-/// taken for one.
+/// The message group: the ordering key, or the deduplication id. A key that SQS does not accept, or that looks like a
+/// digest, is replaced by its digest.
 fn group(event: &Event) -> String {
     let Some(key) = event.ordered_by() else { return deduplication_id(event) };
     let fits = key.len() <= GROUP_CHARS_MAX
@@ -102,7 +102,7 @@ fn body(payload: &[u8]) -> (String, Option<&'static str>) {
     }
 }
 
-/// The payload of a body, for readers. What does not read as its encoding says is left as it is.
+/// Decodes a body, for readers. A body that cannot be decoded is returned as it is.
 pub(crate) fn payload(body: &str, encoding: Option<&str>) -> bytes::Bytes {
     match encoding {
         Some(EMPTY) => bytes::Bytes::new(),
@@ -113,12 +113,12 @@ pub(crate) fn payload(body: &str, encoding: Option<&str>) -> bytes::Bytes {
     }
 }
 
-/// The headers in an attribute, for readers.
+/// Decodes the headers in an attribute, for readers.
 pub(crate) fn unpacked(packed: &str) -> Option<Vec<(String, String)>> {
     serde_json::from_str(packed).ok()
 }
 
-/// The characters of XML 1.0, and SQS's.
+/// Whether SQS, like XML 1.0, allows all characters.
 fn is_text(text: &str) -> bool {
     text.chars().all(|char| match char {
         '\t' | '\n' | '\r' => true,
@@ -137,7 +137,7 @@ fn is_attribute_name(name: &str) -> bool {
         && !lower.starts_with("amazon.")
 }
 
-/// How many of these, from the first on, go in one request.
+/// How many of these, from the first on, fit into one request.
 pub(super) fn fitting(sizes: impl Iterator<Item = usize>, bytes_max: usize) -> usize {
     let mut sum = 0;
     sizes

@@ -30,7 +30,7 @@ fn any_payload_comes_back_as_it_was() {
         assert!(!message.body.is_empty() && is_text(&message.body));
         assert_eq!(payload(&message.body, value(&message, ENCODING)), bytes);
     }
-    assert_eq!(payload("?", Some(BASE64)), "?", "what is not what it says is left as it is");
+    assert_eq!(payload("?", Some(BASE64)), "?", "a body that cannot be decoded is returned as it is");
 }
 
 #[test]
@@ -53,7 +53,7 @@ fn headers_are_attributes_as_long_as_they_fit() {
 }
 
 #[test]
-fn what_sqs_cannot_carry_is_told() {
+fn what_sqs_cannot_carry_is_an_error() {
     let odd = event("{}").header("note", "a\u{fffe}").unwrap();
     assert!(Message::of(&odd).unwrap_err().contains("note"));
 }
@@ -63,7 +63,7 @@ fn a_request_has_ten_messages_and_a_mebibyte() {
     assert_eq!(fitting([1; 25].into_iter(), 100), 10);
     assert_eq!(fitting([40, 40, 20, 1].into_iter(), 100), 3);
     assert_eq!(fitting([40, 61].into_iter(), 100), 1);
-    assert_eq!(fitting([500].into_iter(), 100), 1, "alone it is judged by SQS");
+    assert_eq!(fitting([500].into_iter(), 100), 1, "a single message is left for SQS to reject");
     let message = Message::of(&event("12345")).unwrap();
     let attributes: usize = message.attributes.iter().map(|(name, text)| name.len() + text.len() + 6).sum();
     assert_eq!(message.bytes(), 5 + attributes);
@@ -72,7 +72,7 @@ fn a_request_has_ten_messages_and_a_mebibyte() {
 #[test]
 fn a_header_does_not_say_how_the_payload_is_read() {
     let mut forged = event("{}");
-    // As a service in another language may write it.
+    // As a service in another language may insert it.
     for (name, text) in [(ENCODING, EMPTY), (TOPIC, "other"), (HEADERS, "[]")] {
         forged.headers.push((name.to_owned(), text.to_owned()));
     }

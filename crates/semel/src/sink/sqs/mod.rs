@@ -1,20 +1,20 @@
-//! Amazon SQS, FIFO queues: in order, and repeats dropped for five minutes.
+//! Amazon SQS, FIFO queues: in order, and duplicates dropped for five minutes.
 //!
 //! | in the message | from the event |
 //! |---|---|
-//! | `MessageDeduplicationId` | its id, a dot and the SHA-256 of its topic: within five minutes a repeat is confirmed and not stored again |
-//! | `MessageGroupId` | what its order is kept by; `sha256:…` of it where SQS does not take that; without one, as before |
-//! | body | its payload; in base64 where that is no text (`semel-encoding`) |
-//! | attributes | as everywhere, see [`headers`](super::headers), and `semel-topic` |
-//! | `semel-headers` | its own headers as JSON, where they do not fit among SQS's ten attributes |
+//! | `MessageDeduplicationId` | its id, a dot, SHA-256 of its topic: a repeat within 5 minutes is acked, not stored |
+//! | `MessageGroupId` | the key it is ordered by, `sha256:…` if SQS does not accept it; else the deduplication id |
+//! | body | its payload; in base64 if it is not text (`semel-encoding`) |
+//! | attributes | the common headers, see [`headers`](super::headers), and `semel-topic` |
+//! | `semel-headers` | its own headers as JSON, if they do not fit into SQS's ten attributes |
 //!
-//! **Queues.** All topics go to the queue of the URL, or each to its own where the URL has `{topic}` in it.
+//! **Queues.** All topics go to the queue of the URL, or each to its own if the URL contains `{topic}`.
 //!
-//! **Order.** Of one key at most one event is under way. SQS answers each message of a batch by itself and may refuse one
-//! and take the next; then the next would have overtaken it.
+//! **Order.** At most one event of a key is in flight. SQS answers each message of a batch separately and may reject
+//! one and accept the next, which would then overtake it.
 //!
-//! **What is in doubt** is sent again as long as SQS knows a repeat when it sees one. After that it is
-//! [parked](InDoubt::Park). What a relay before this one has sent, nobody knows: that is sent again, however late.
+//! **An event in doubt** is sent again as long as SQS still deduplicates it. After that it is [parked](InDoubt::Park).
+//! What an earlier relay sent is unknown: such an event is sent again, however late.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,7 +42,7 @@ mod unconfirmed;
 
 pub use options::{InDoubt, SqsOptions};
 
-/// Requests under way at once.
+/// Most requests in flight at once.
 const REQUESTS_MAX: usize = 8;
 /// Stands for the event's topic in a URL.
 const TOPIC: &str = "{topic}";
@@ -60,19 +60,19 @@ const NAME_CHARS_MAX: usize = 80;
 pub struct SqsSink {
     options: SqsOptions,
     client: Client,
-    doubts: Unconfirmed,
+    unconfirmed: Unconfirmed,
     violations: Vec<String>,
 }
 
-/// What became of a message of a request.
+/// The outcome of one message of a request.
 enum Outcome {
-    There,
-    Not { told: String, maybe: bool },
-    Never { told: String },
+    Confirmed,
+    Failed { reason: String, maybe: bool },
+    Refused { reason: String },
 }
 
 impl SqsSink {
-    /// A sink for the queue at this URL, whose name ends in `.fifo`.
+    /// Options of a sink for the queue at this URL, whose name ends in `.fifo`.
     pub fn options(url: &str) -> SqsOptions {
         SqsOptions::new(url)
     }
@@ -80,10 +80,10 @@ impl SqsSink {
     fn open(options: SqsOptions) -> Result<Self, SinkError> {
         let client = options.access.open(Duration::ZERO).map_err(SinkError::not_published)?;
         let violations = not_fifo(&options.access.url).into_iter().collect();
-        Ok(Self { client, doubts: Unconfirmed::new(options.window), violations, options })
+        Ok(Self { client, unconfirmed: Unconfirmed::new(options.window), violations, options })
     }
 
-    /// The queue of a topic. An error: there can be none.
+    /// The URL of a topic's queue. An error: the topic cannot be part of a queue's name.
     fn queue(&self, topic: &str) -> Result<String, String> {
         let url = self.options.access.url.replace(TOPIC, topic);
         let name = queue_name(&url);
@@ -92,42 +92,45 @@ impl SqsSink {
             && name.len() <= NAME_CHARS_MAX
             && stem.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'));
         fits.then_some(url).ok_or_else(|| {
-            format!("the topic {topic:?} makes no name of a queue: letters, digits, - and _, at most {NAME_CHARS_MAX}")
+            format!(
+                "the topic {topic:?} makes no valid queue name: only letters, digits, - and _ are allowed, at most \
+                 {NAME_CHARS_MAX} characters"
+            )
         })
     }
 
-    /// What of a wave can be sent, by queue. The rest is answered.
+    /// The messages of a round that can be sent, by queue. The others get their results here.
     fn prepare(
         &mut self,
         events: &[Arc<Event>],
-        wave: &[usize],
+        round: &[usize],
         answers: &mut PublishResults<'_>,
         until: Instant,
     ) -> Vec<(String, Vec<(usize, Message)>)> {
         let now = Instant::now();
         let mut by_queue: Vec<(String, Vec<(usize, Message)>)> = Vec::new();
-        for &n in wave {
+        for &n in round {
             let event = &events[n];
             let made = self.queue(event.topic()).and_then(|url| Ok((url, Message::of(event)?)));
             let (url, message) = match made {
                 Ok(made) => made,
-                Err(told) => {
-                    answers.set(n, Published::Refused(SinkError::not_published(told)));
+                Err(reason) => {
+                    answers.set(n, Published::Refused(SinkError::not_published(reason)));
                     continue;
                 }
             };
             let (bytes, most) = (message.bytes(), self.options.message_bytes);
             if bytes > most {
-                let told = format!(
-                    "the message has {bytes} bytes and SQS takes {most}: store the payload and send its place"
+                let reason = format!(
+                    "the message has {bytes} bytes, but {most} are allowed: store the payload and send a reference"
                 );
-                answers.set(n, Published::Refused(SinkError::not_published(told)));
+                answers.set(n, Published::Refused(SinkError::not_published(reason)));
                 continue;
             }
-            let late = self.doubts.too_late(&message.id, now.into_std(), until.into_std());
+            let late = self.unconfirmed.too_late(&message.id, now.into_std(), until.into_std());
             if let (Some(ago), InDoubt::Park) = (late, self.options.in_doubt) {
-                // Told once: whoever has it tried again has looked.
-                self.doubts.known(&message.id);
+                // Parked once: a person who has it retried has checked the queue.
+                self.unconfirmed.known(&message.id);
                 answers.set(n, Published::Refused(SinkError::maybe_published(parked(ago, event))));
                 continue;
             }
@@ -139,15 +142,15 @@ impl SqsSink {
         by_queue
     }
 
-    async fn wave(
+    async fn send_round(
         &mut self,
         events: &[Arc<Event>],
-        wave: &[usize],
+        round: &[usize],
         answers: &mut PublishResults<'_>,
         until: Instant,
     ) {
         let mut requests = Vec::new();
-        for (url, mut messages) in self.prepare(events, wave, answers, until) {
+        for (url, mut messages) in self.prepare(events, round, answers, until) {
             while !messages.is_empty() {
                 let sizes = messages.iter().map(|(_, message)| message.bytes());
                 let rest = messages.split_off(message::fitting(sizes, self.options.message_bytes));
@@ -156,7 +159,7 @@ impl SqsSink {
         }
         let now = Instant::now().into_std();
         for (_, message) in requests.iter().flat_map(|(_, messages)| messages) {
-            self.doubts.begun(&message.id, now);
+            self.unconfirmed.begun(&message.id, now);
         }
         let client = &self.client;
         let sent = requests.into_iter().map(|(url, messages)| send(client, url, messages, until));
@@ -165,18 +168,18 @@ impl SqsSink {
             for (n, outcome) in outcomes {
                 let id = deduplication_id(&events[n]);
                 let answer = match outcome {
-                    Outcome::There => {
-                        self.doubts.known(&id);
+                    Outcome::Confirmed => {
+                        self.unconfirmed.known(&id);
                         Published::Confirmed
                     }
-                    Outcome::Never { told } => {
-                        self.doubts.known(&id);
-                        Published::Refused(SinkError::not_published(told))
+                    Outcome::Refused { reason } => {
+                        self.unconfirmed.known(&id);
+                        Published::Refused(SinkError::not_published(reason))
                     }
-                    Outcome::Not { told, maybe } if maybe || self.doubts.not_sent(&id) => {
-                        Published::Failed(SinkError::maybe_published(told))
+                    Outcome::Failed { reason, maybe } if maybe || self.unconfirmed.not_sent(&id) => {
+                        Published::Failed(SinkError::maybe_published(reason))
                     }
-                    Outcome::Not { told, .. } => Published::Failed(SinkError::not_published(told)),
+                    Outcome::Failed { reason, .. } => Published::Failed(SinkError::not_published(reason)),
                 };
                 answers.set(n, answer);
             }
@@ -188,10 +191,10 @@ impl Sink for SqsSink {
     fn guarantee(&self) -> Guarantee {
         Guarantee {
             delivery: DeliverySemantics::Deduplicated,
-            sentence: "SQS FIFO: every event at least once, in the order of its key; a repeat within five minutes of the \
-                       first attempt is stored once, one that is in doubt for longer is parked rather than sent blindly, \
-                       and after a restart or a takeover a repeat later than that is stored again, with the same \
-                       MessageDeduplicationId."
+            sentence: "SQS FIFO: every event at least once, in the order of its key; a repeat within five minutes of \
+                       the first attempt is stored once, one that is in doubt for longer is parked rather than sent \
+                       blindly, and after a restart or a takeover a repeat later than that is stored again, with the \
+                       same MessageDeduplicationId."
                 .to_owned(),
             violations: self.violations.clone(),
         }
@@ -200,11 +203,11 @@ impl Sink for SqsSink {
     async fn probe(&mut self) -> Result<(), SinkError> {
         let url = &self.options.access.url;
         if url.contains(TOPIC) {
-            // Which queues there are to be is only known by the events. Whether SQS is there is known by asking anything.
+            // The queues depend on the events' topics. Any request shows whether SQS is up.
             let asked = self.client.list_queues().max_results(1).send().await;
             return match asked.map_err(|error| SqsError::of(&error)) {
-                Err(trouble) if trouble.code.is_none() || trouble.maybe_done => {
-                    Err(SinkError::not_published(trouble.told))
+                Err(error) if error.code.is_none() || error.maybe_done => {
+                    Err(SinkError::not_published(error.message))
                 }
                 _ => Ok(()),
             };
@@ -212,14 +215,14 @@ impl Sink for SqsSink {
         self.violations = match Facts::ask(&self.client, url).await {
             Ok(Facts { fifo: true, .. }) => not_fifo(url).into_iter().collect(),
             Ok(Facts { fifo: false, .. }) => vec![standard(queue_name(url))],
-            Err(trouble) if trouble.code.is_some() && !trouble.maybe_done => {
+            Err(error) if error.code.is_some() && !error.maybe_done => {
                 let name = queue_name(url);
                 vec![format!(
-                    "the queue {name:?} cannot be asked ({}); make it first, or allow it",
-                    trouble.told
+                    "the queue {name:?} cannot be inspected ({}); create it first, or permit GetQueueAttributes",
+                    error.message
                 )]
             }
-            Err(trouble) => return Err(SinkError::not_published(trouble.told)),
+            Err(error) => return Err(SinkError::not_published(error.message)),
         };
         Ok(())
     }
@@ -227,24 +230,24 @@ impl Sink for SqsSink {
     async fn publish(&mut self, events: &[Arc<Event>]) -> Vec<Published> {
         let until = Instant::now() + self.options.access.timeout;
         let mut answers = PublishResults::to(events);
-        if let Some(told) = not_fifo(&self.options.access.url) {
-            let answer = Published::Failed(SinkError::not_published(told));
+        if let Some(reason) = not_fifo(&self.options.access.url) {
+            let answer = Published::Failed(SinkError::not_published(reason));
             (0..events.len()).for_each(|n| answers.set(n, answer.clone()));
             return answers.finish();
         }
-        let mut lanes = KeyQueues::of(events);
+        let mut queues = KeyQueues::of(events);
         loop {
-            let wave = lanes.next(&mut answers);
-            if wave.is_empty() {
+            let round = queues.next(&mut answers);
+            if round.is_empty() {
                 break;
             }
-            self.wave(events, &wave, &mut answers, until).await;
+            self.send_round(events, &round, &mut answers, until).await;
         }
         answers.finish()
     }
 }
 
-/// One request after another for what is to be one, as long as SQS finds it too long.
+/// Sends the messages in one request, or in halves if SQS finds the request too long.
 async fn send(
     client: &Client,
     url: String,
@@ -254,9 +257,10 @@ async fn send(
     let mut outcomes = Vec::with_capacity(messages.len());
     let mut parts = vec![&messages[..]];
     while let Some(part) = parts.pop() {
-        let failed = |trouble: &SqsError| {
-            let (told, maybe) = (trouble.told.clone(), trouble.maybe_done);
-            part.iter().map(|(n, _)| (*n, Outcome::Not { told: told.clone(), maybe })).collect::<Vec<_>>()
+        let failed = |error: &SqsError| {
+            let (reason, maybe) = (error.message.clone(), error.maybe_done);
+            let outcome = |n: usize| (n, Outcome::Failed { reason: reason.clone(), maybe });
+            part.iter().map(|(n, _)| outcome(*n)).collect::<Vec<_>>()
         };
         if Instant::now() >= until {
             outcomes.extend(failed(&late(false)));
@@ -265,34 +269,34 @@ async fn send(
         let entries: Result<Vec<_>, String> = part.iter().map(|(n, message)| entry(*n, message)).collect();
         let request = match entries {
             Ok(entries) => client.send_message_batch().queue_url(&url).set_entries(Some(entries)),
-            Err(told) => {
-                outcomes.extend(failed(&SqsError { told, code: None, maybe_done: false }));
+            Err(reason) => {
+                outcomes.extend(failed(&SqsError { message: reason, code: None, maybe_done: false }));
                 continue;
             }
         };
         match timeout_at(until, request.send()).await {
             Err(_) => outcomes.extend(failed(&late(true))),
             Ok(Err(error)) => {
-                let trouble = SqsError::of(&error);
-                match trouble.is("BatchRequestTooLong") {
+                let error = SqsError::of(&error);
+                match error.is("BatchRequestTooLong") {
                     true if part.len() > 1 => {
                         let (first, second) = part.split_at(part.len() / 2);
                         parts.extend([second, first]);
                     }
-                    true => outcomes.push((part[0].0, Outcome::Never { told: trouble.told })),
-                    false => outcomes.extend(failed(&trouble)),
+                    true => outcomes.push((part[0].0, Outcome::Refused { reason: error.message })),
+                    false => outcomes.extend(failed(&error)),
                 }
             }
-            Ok(Ok(told)) => outcomes.extend(part.iter().map(|(n, _)| {
+            Ok(Ok(response)) => outcomes.extend(part.iter().map(|(n, _)| {
                 let id = n.to_string();
-                if told.successful().iter().any(|entry| entry.id() == id) {
-                    return (*n, Outcome::There);
+                if response.successful().iter().any(|entry| entry.id() == id) {
+                    return (*n, Outcome::Confirmed);
                 }
-                let Some(entry) = told.failed().iter().find(|entry| entry.id() == id) else {
-                    let told = "SQS said nothing of it".to_owned();
-                    return (*n, Outcome::Not { told, maybe: true });
+                let Some(entry) = response.failed().iter().find(|entry| entry.id() == id) else {
+                    let reason = "SQS returned no result for the event".to_owned();
+                    return (*n, Outcome::Failed { reason, maybe: true });
                 };
-                (*n, judge(entry.code(), entry.message().unwrap_or(""), entry.sender_fault()))
+                (*n, classify(entry.code(), entry.message().unwrap_or(""), entry.sender_fault()))
             })),
         }
     }
@@ -300,19 +304,19 @@ async fn send(
 }
 
 fn late(maybe_done: bool) -> SqsError {
-    SqsError { told: "SQS did not answer in time".to_owned(), code: None, maybe_done }
+    SqsError { message: "SQS did not answer in time".to_owned(), code: None, maybe_done }
 }
 
-/// What a message that was not taken has to expect. What is said of its content stays true; a key, a right or a limit of
-/// requests may be there tomorrow.
-fn judge(code: &str, message: &str, sender_fault: bool) -> Outcome {
-    let told = format!("SQS did not take it: {code}: {message}");
+/// Classifies the error of a message. An error about its content is permanent; a missing key or permission, or a rate
+/// limit, may be fixed later.
+fn classify(code: &str, message: &str, sender_fault: bool) -> Outcome {
+    let reason = format!("SQS did not accept the event: {code}: {message}");
     let content =
         ["InvalidMessageContents", "InvalidParameterValue", "InvalidAttributeValue", "MessageTooLong"];
     match sender_fault {
-        true if content.iter().any(|name| code.ends_with(name)) => Outcome::Never { told },
-        true => Outcome::Not { told, maybe: false },
-        false => Outcome::Not { told, maybe: true },
+        true if content.iter().any(|name| code.ends_with(name)) => Outcome::Refused { reason },
+        true => Outcome::Failed { reason, maybe: false },
+        false => Outcome::Failed { reason, maybe: true },
     }
 }
 
@@ -329,7 +333,7 @@ fn entry(n: usize, message: &Message) -> Result<SendMessageBatchRequestEntry, St
     entry.build().map_err(|error| error.to_string())
 }
 
-/// SQS has it that the name of a FIFO queue ends so, and that of no other.
+/// In SQS the names of FIFO queues, and only those, end in `.fifo`.
 fn not_fifo(url: &str) -> Option<String> {
     let name = queue_name(url);
     (!name.ends_with(".fifo")).then(|| standard(name))
@@ -337,15 +341,15 @@ fn not_fifo(url: &str) -> Option<String> {
 
 fn standard(name: &str) -> String {
     format!(
-        "the queue {name:?} is a standard one, which keeps no order and knows no repeats; make a FIFO queue, whose name \
-         ends in .fifo"
+        "the queue {name:?} is a standard queue, which keeps no order and drops no duplicates; create a FIFO queue, \
+         whose name ends in .fifo"
     )
 }
 
 fn parked(ago: Duration, event: &Event) -> String {
     format!(
-        "it may be in the queue already: it was first sent {} s ago without an answer, and SQS knows repeats for five \
-         minutes only. Look for semel-id {} in the queue or at its readers; then skip it, or have it sent again",
+        "the event may be in the queue already: it was first sent {} s ago without an answer, and SQS drops duplicates \
+         only for five minutes; look for semel-id {} in the queue or at its readers, then skip the event or retry it",
         ago.as_secs(),
         event.id()
     )
@@ -357,11 +361,11 @@ mod tests {
 
     #[test]
     fn only_what_is_wrong_with_the_message_itself_is_for_ever() {
-        let of = |code: &str, sender_fault| judge(code, "", sender_fault);
-        assert!(matches!(of("InvalidParameterValue", true), Outcome::Never { .. }));
-        assert!(matches!(of("AWS.SimpleQueueService.InvalidMessageContents", true), Outcome::Never { .. }));
-        assert!(matches!(of("KmsAccessDenied", true), Outcome::Not { maybe: false, .. }));
-        assert!(matches!(of("InternalError", false), Outcome::Not { maybe: true, .. }));
+        let of = |code: &str, sender_fault| classify(code, "", sender_fault);
+        assert!(matches!(of("InvalidParameterValue", true), Outcome::Refused { .. }));
+        assert!(matches!(of("AWS.SimpleQueueService.InvalidMessageContents", true), Outcome::Refused { .. }));
+        assert!(matches!(of("KmsAccessDenied", true), Outcome::Failed { maybe: false, .. }));
+        assert!(matches!(of("InternalError", false), Outcome::Failed { maybe: true, .. }));
     }
 
     #[test]
@@ -370,7 +374,7 @@ mod tests {
         let each = open("http://127.0.0.1:1/0/{topic}.fifo");
         assert_eq!(each.queue("payments").unwrap(), "http://127.0.0.1:1/0/payments.fifo");
         for odd in ["a/b", "a.b", "../x", "a?b", &"t".repeat(76)] {
-            assert!(each.queue(odd).unwrap_err().contains("makes no name"), "{odd}");
+            assert!(each.queue(odd).unwrap_err().contains("makes no valid queue name"), "{odd}");
         }
         let all = open("http://127.0.0.1:1/0/all.fifo");
         assert_eq!(all.queue("a/b").unwrap(), "http://127.0.0.1:1/0/all.fifo");

@@ -1,4 +1,4 @@
-//! Where events go, and as whom.
+//! Options of the SQS sink: queue, credentials, limits.
 
 use std::time::Duration;
 
@@ -9,17 +9,17 @@ use super::client::Access;
 use super::message::MESSAGE_BYTES_MAX;
 use crate::sink::SinkError;
 
-/// For how long SQS drops repeats.
+/// SQS's deduplication window.
 const WINDOW: Duration = Duration::from_secs(300);
 
-/// What is done about an event that may be there, when SQS would not know a repeat of it any more.
+/// What to do with an event that is in doubt for longer than SQS drops duplicates.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum InDoubt {
-    /// It is refused, which sets it aside for people: they look into the queue, then have it sent or skipped.
+    /// Refuse it, so that it is parked for a person, who checks the queue and then retries or skips it.
     #[default]
     Park,
-    /// It is sent again and may be there twice, with the same `semel-id`: right where all readers have an inbox.
+    /// Send it again. The queue may then have it twice, with the same `semel-id`: right if all readers have an inbox.
     Resend,
 }
 
@@ -43,54 +43,54 @@ impl SqsOptions {
         }
     }
 
-    /// A client with credentials, region and endpoint of its own, such as `aws-config` makes it. Its retries and timeouts
-    /// are not used: those are the sink's.
+    /// A client with its own credentials, region and endpoint, such as one built with `aws-config`. The sink's timeouts
+    /// are used instead of the client's, and its retries are disabled.
     pub fn client(mut self, client: Client) -> Self {
         self.access.client = Some(client);
         self
     }
 
-    /// Who asks. Unless given: `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY` and `AWS_SESSION_TOKEN`.
+    /// Credentials: by default `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY` and `AWS_SESSION_TOKEN`.
     pub fn credentials(mut self, id: &str, secret: &str, token: Option<&str>) -> Self {
         self.access.credentials(id, secret, token);
         self
     }
 
-    /// The region that requests are signed for. Unless given: that of the URL, then `AWS_REGION`.
+    /// The region that requests are signed for: by default that of the URL, then `AWS_REGION`.
     pub fn region(mut self, region: &str) -> Self {
         self.access.region = Some(region.to_owned());
         self
     }
 
-    /// The largest message and the largest request, attributes included: 1 MiB, which is SQS's own limit. A queue may be set
-    /// lower (`MaximumMessageSize`), and those made before August 2025 are, at 256 KiB.
+    /// Largest message and largest request, attributes included: by default 1 MiB, SQS's own limit. A queue may have a
+    /// lower limit (`MaximumMessageSize`); queues created before August 2025 have 256 KiB.
     pub fn message_bytes(mut self, bytes: usize) -> Self {
         self.message_bytes = bytes.clamp(1_024, MESSAGE_BYTES_MAX);
         self
     }
 
-    /// What is done about what is in doubt for too long: it is parked.
+    /// What to do with events that are in doubt for too long: by default [`InDoubt::Park`].
     pub fn in_doubt(mut self, in_doubt: InDoubt) -> Self {
         self.in_doubt = in_doubt;
         self
     }
 
-    /// For how long the broker drops repeats: five minutes, and never more.
+    /// The broker's deduplication window: by default five minutes, and never more.
     pub fn window(mut self, window: Duration) -> Self {
         self.window = window.min(WINDOW);
         self
     }
 
-    /// The longest that one call takes before it gives up on the broker: 30 s, at most two minutes.
+    /// Timeout of one call: by default 30 s, at most two minutes.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.access.timeout(timeout);
         self
     }
 
-    /// A sink. It connects when it first publishes.
+    /// Creates the sink. It connects when it first publishes.
     ///
     /// # Errors
-    /// When the URL is none of a queue, or nobody says who asks.
+    /// If the URL is not a queue URL, or credentials are missing.
     pub fn open(self) -> Result<SqsSink, SinkError> {
         SqsSink::open(self)
     }

@@ -1,4 +1,4 @@
-//! What a queue says of itself. For sink and source.
+//! Reads a queue's attributes. Used by the sink and the source.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -8,25 +8,25 @@ use aws_sdk_sqs::types::QueueAttributeName as Name;
 
 use super::client::SqsError;
 
-/// A queue's settings, as far as promises depend on them.
+/// The attributes of a queue that the guarantees depend on.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Facts {
-    /// In order, and with repeats dropped for a while.
+    /// In order, and with duplicates dropped for a while.
     pub(crate) fifo: bool,
-    /// How long it keeps a message, where it tells.
+    /// Message retention, if known.
     pub(crate) retention: Option<Duration>,
-    /// Region and account, where it tells.
+    /// Region and account, if known.
     pub(crate) lineage: Option<String>,
-    /// After how many receipts it puts a message where.
+    /// Max receives, and the dead-letter queue.
     pub(crate) redrive: Option<(u32, String)>,
 }
 
 impl Facts {
-    /// Asks for them.
+    /// Reads them from SQS.
     pub(crate) async fn ask(client: &Client, url: &str) -> Result<Self, SqsError> {
         let asked = client.get_queue_attributes().queue_url(url).attribute_names(Name::All).send().await;
-        let told = asked.map_err(|error| SqsError::of(&error))?;
-        Ok(Self::read(told.attributes().unwrap_or(&HashMap::new())))
+        let response = asked.map_err(|error| SqsError::of(&error))?;
+        Ok(Self::read(response.attributes().unwrap_or(&HashMap::new())))
     }
 
     fn read(attributes: &HashMap<Name, String>) -> Self {
@@ -35,7 +35,7 @@ impl Facts {
         Self {
             fifo: text(Name::FifoQueue) == Some("true"),
             retention: text(Name::MessageRetentionPeriod).and_then(seconds),
-            // Without the name, which is told by itself.
+            // Without the queue's name, which is known separately.
             lineage: text(Name::QueueArn)
                 .and_then(|arn| arn.rsplit_once(':'))
                 .map(|(before, _)| before.to_owned()),
@@ -61,7 +61,7 @@ mod tests {
 
     #[test]
     fn what_a_queue_says_is_read() {
-        let told = [
+        let attributes = [
             (Name::FifoQueue, "true"),
             (Name::MessageRetentionPeriod, "345600"),
             (Name::QueueArn, "arn:aws:sqs:eu-west-1:123456789012:a.fifo"),
@@ -70,7 +70,7 @@ mod tests {
                 r#"{"deadLetterTargetArn":"arn:aws:sqs:eu-west-1:1:d","maxReceiveCount":"5"}"#,
             ),
         ];
-        let facts = Facts::read(&told.map(|(name, text)| (name, text.to_owned())).into());
+        let facts = Facts::read(&attributes.map(|(name, text)| (name, text.to_owned())).into());
         assert!(facts.fifo);
         assert_eq!(facts.retention, Some(Duration::from_secs(345_600)));
         assert_eq!(facts.lineage.as_deref(), Some("arn:aws:sqs:eu-west-1:123456789012"));

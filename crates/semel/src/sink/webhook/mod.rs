@@ -1,28 +1,28 @@
-//! Webhooks: each event a signed POST, as [Standard Webhooks](https://www.standardwebhooks.com) has it.
+//! Webhooks: each event is a signed POST, as defined by [Standard Webhooks](https://www.standardwebhooks.com).
 //!
 //! | in the request | from the event |
 //! |---|---|
 //! | body | its payload |
 //! | `webhook-id`, `Idempotency-Key` | its id, the same however often it is sent |
-//! | `webhook-timestamp`, `webhook-signature` | when it was sent, and the proof of who sent it |
-//! | other headers | as everywhere, see [`headers`] |
+//! | `webhook-timestamp`, `webhook-signature` | when it was sent, and the sender's HMAC signature |
+//! | other headers | the common ones, see [`headers`] |
 //!
 //! | answer | means |
 //! |---|---|
 //! | 2xx | confirmed |
 //! | 400, 410, 413, 415, 422 | refused |
-//! | anything else, or none | tried again; redirects are not followed |
+//! | anything else, or none | retried; redirects are not followed |
 //!
-//! **Order.** At most one event of a key is unanswered; keys do not wait for each other. Each topic has its endpoint.
+//! **Order.** At most one event of a key is in flight; keys do not wait for each other. Each topic has its endpoint.
 //!
-//! **An endpoint that is away** does not hold up the others for long: after three different events without any answer nothing is sent
-//! to it for a second and then ever longer, up to a minute, and after that one event tries it. Its events are parked when it is
-//! still away then (at once where it lets others wait instead of refusing them), if another endpoint can be reached. If none
-//! can it may be the network, and they wait.
+//! **An endpoint that is down** does not delay the others for long (circuit breaker). After three different events
+//! without an answer, nothing is sent to it for a second, then ever longer, up to a minute; then one event probes it.
+//! If the probe fails (or at once, if the endpoint times out instead of refusing connections) its events are parked,
+//! provided another endpoint can be reached. If none can, the network may be down, and they wait.
 //!
-//! **Where it may go.** Every address is looked at when it is connected to: this machine, private networks and the
-//! addresses at which clouds keep a machine's secrets are not connected to unless [allowed](WebhookOptions::allow_private).
-//! `https://` is believed where an authority of the system's, or one of [`trust`](WebhookOptions::trust), vouches for it.
+//! **Where it may connect.** Every address is checked when it is connected to: this machine, private networks and cloud
+//! metadata addresses are not connected to unless [allowed](WebhookOptions::allow_private). `https://` is trusted if a
+//! certificate authority of the system, or one of [`trust`](WebhookOptions::trust), signed the certificate.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -51,11 +51,11 @@ use crate::tls_roots;
 mod circuit_breaker;
 mod signature;
 
-/// Endpoints that are connected to at once when they are asked.
+/// Most connections opened at once by a probe.
 const DIALS_MAX: usize = 16;
-/// How long one of them may take to connect then.
+/// Longest time for one of these connections.
 const DIAL_MAX: Duration = Duration::from_secs(4);
-/// How long it is believed that others can be reached, or cannot.
+/// How long the result of such a probe counts.
 const REACHED_FOR: Duration = Duration::from_secs(1);
 
 /// Where and how to publish. See [`WebhookSink::options`].
@@ -80,7 +80,8 @@ struct Endpoint {
 
 impl Endpoint {
     fn new(url: &str, secret: &str) -> Result<Self, SinkError> {
-        let bad = |why: &str| SinkError::not_published(format!("{url:?} is no webhook's address: {why}"));
+        let bad =
+            |why: &str| SinkError::not_published(format!("{url:?} is not a valid webhook address: {why}"));
         let uri = http_post::endpoint(url).map_err(bad)?;
         let secret = Secret::standard(secret).map_err(SinkError::not_published)?;
         Ok(Self { uri, secret })
@@ -88,65 +89,65 @@ impl Endpoint {
 }
 
 impl WebhookOptions {
-    /// Events of this topic go there, signed with this secret (`whsec_…`).
+    /// Sends events of this topic to this address, signed with this secret (`whsec_…`).
     ///
     /// # Errors
-    /// When it is no address or no secret.
+    /// If the address or the secret is invalid.
     pub fn endpoint(mut self, topic: &str, url: &str, secret: &str) -> Result<Self, SinkError> {
         self.endpoints.insert(topic.to_owned(), Endpoint::new(url, secret)?);
         Ok(self)
     }
 
-    /// Events of all other topics go there. Without one they are refused.
+    /// Sends events of all other topics to this address. Without it they are refused.
     ///
     /// # Errors
-    /// When it is no address or no secret.
+    /// If the address or the secret is invalid.
     pub fn any_topic(mut self, url: &str, secret: &str) -> Result<Self, SinkError> {
         self.any = Some(Endpoint::new(url, secret)?);
         Ok(self)
     }
 
-    /// Also connects to this machine and to private networks. Only where nobody else names the endpoints.
+    /// Also connects to this machine and to private networks. Safe only if no other party chooses the endpoints.
     pub fn allow_private(mut self) -> Self {
         self.allow_private = true;
         self
     }
 
-    /// Believes the authorities of this PEM file instead of the system's.
+    /// Trusts the certificate authorities of this PEM file instead of the system's.
     ///
     /// # Errors
-    /// When there is no certificate in it, or something else.
+    /// If it contains no certificate, or anything else.
     pub fn trust(mut self, pem: &[u8]) -> Result<Self, SinkError> {
         let bad = |why| SinkError::not_published(format!("not a PEM file of certificate authorities: {why}"));
         self.trust = Some(tls_roots::of_pem(pem).map_err(bad)?);
         Ok(self)
     }
 
-    /// Requests under way at once: 8.
+    /// Most requests in flight at once: by default 8.
     pub fn concurrency(mut self, requests: usize) -> Self {
         self.concurrency = requests.clamp(1, 256);
         self
     }
 
-    /// Also the attributes of CloudEvents in binary mode, told by this source (a URI reference).
+    /// Also sends the attributes of CloudEvents in binary mode, with this `source` (a URI reference).
     pub fn cloud_events(mut self, source: &str) -> Self {
         self.style = Style::CloudEvents { source: source.to_owned() };
         self
     }
 
-    /// The longest that a receiver may take to answer: 10 s.
+    /// Timeout of one request: by default 10 s.
     pub fn attempt_timeout(mut self, timeout: Duration) -> Self {
         self.attempt = timeout.max(Duration::from_millis(50));
         self
     }
 
-    /// The longest that one call takes: 30 s.
+    /// Timeout of one call: by default 30 s.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout.max(Duration::from_millis(100));
         self
     }
 
-    /// A sink. A call has time for two attempts at least, else nobody could be found to be away.
+    /// Creates the sink. A call has time for two attempts at least, or the breaker could never open.
     pub fn open(mut self) -> WebhookSink {
         self.timeout = self.timeout.max(self.attempt * 2);
         let endpoints = self.endpoints.values().chain(&self.any).map(|endpoint| &endpoint.uri);
@@ -155,7 +156,7 @@ impl WebhookOptions {
         WebhookSink {
             options: self,
             poster,
-            away: Mutex::default(),
+            breakers: Mutex::default(),
             others: tokio::sync::Mutex::default(),
             violations,
         }
@@ -175,14 +176,14 @@ pub struct WebhookSink {
     options: WebhookOptions,
     poster: Poster,
     /// By endpoint.
-    away: Mutex<HashMap<Uri, EndpointBreaker>>,
-    /// Which endpoints could be reached when that was last looked at.
+    breakers: Mutex<HashMap<Uri, EndpointBreaker>>,
+    /// The endpoints that could be reached at the last probe.
     others: tokio::sync::Mutex<Option<(Instant, HashSet<Uri>)>>,
     violations: Vec<String>,
 }
 
 impl WebhookSink {
-    /// A sink without endpoints.
+    /// Options without endpoints.
     pub fn options() -> WebhookOptions {
         WebhookOptions {
             endpoints: HashMap::new(),
@@ -199,8 +200,8 @@ impl WebhookSink {
     async fn send(&self, event: &Event, until: Instant) -> Published {
         let endpoint = self.options.endpoints.get(event.topic()).or(self.options.any.as_ref());
         let Some(endpoint) = endpoint else {
-            let told = format!("no endpoint is configured for the topic {:?}", event.topic());
-            return Published::Refused(SinkError::not_published(told));
+            let message = format!("no endpoint is configured for the topic {:?}", event.topic());
+            return Published::Refused(SinkError::not_published(message));
         };
         let request = match request(event, endpoint, &self.options.style) {
             Ok(request) => request,
@@ -212,27 +213,27 @@ impl WebhookSink {
             return Published::Failed(SinkError::not_tried("there was no time left to send it"));
         }
         let attempt = self.options.attempt;
-        if let Some(alone) = self.about(uri, |away| away.left_alone(begun, attempt)) {
-            let told = format!("{uri} did not answer; it is tried again in {} s", alone.left.as_secs() + 1);
-            let parks = alone.for_long && self.others_are_there(uri, &alone).await;
+        if let Some(open) = self.with_breaker(uri, |breaker| breaker.check(begun, attempt)) {
+            let message = format!("{uri} did not answer; next attempt in {} s", open.left.as_secs() + 1);
+            let parks = open.for_long && self.others_are_up(uri, &open).await;
             return Published::Failed(match parks {
-                true => SinkError::not_published(told).destination_down(),
-                false => SinkError::not_tried(told),
+                true => SinkError::not_published(message).destination_down(),
+                false => SinkError::not_tried(message),
             });
         }
         let sent = self.poster.send(request, Some(until)).await;
         let now = Instant::now();
-        self.about(uri, |away| match sent {
-            Sent::Answered(_) => away.answered(now),
-            // It was not given the time it may take.
+        self.with_breaker(uri, |breaker| match sent {
+            Sent::Answered(_) => breaker.answered(now),
+            // The endpoint did not have its full time.
             Sent::TimedOut if begun + attempt > until => {}
-            _ => away.was_silent(event.id(), begun, now, attempt),
+            _ => breaker.not_answered(event.id(), begun, now, attempt),
         });
         match sent {
             Sent::Answered(answer) if answer.is_in_progress() => Published::Failed(
-                SinkError::maybe_published(format!("{uri} answered {}: it is still at it", answer.status)),
+                SinkError::maybe_published(format!("{uri} answered {}: still processing it", answer.status)),
             ),
-            Sent::Answered(answer) => judge(answer.status, uri),
+            Sent::Answered(answer) => classify(answer.status, uri),
             Sent::TimedOut => {
                 Published::Failed(SinkError::maybe_published(format!("{uri} did not answer in time")))
             }
@@ -240,7 +241,7 @@ impl WebhookSink {
                 Published::Failed(SinkError::not_published(format!("{uri} could not be reached: {why}")))
             }
             Sent::Lost(why) => {
-                Published::Failed(SinkError::maybe_published(format!("{uri} could not be reached: {why}")))
+                Published::Failed(SinkError::maybe_published(format!("lost the connection to {uri}: {why}")))
             }
         }
     }
@@ -251,22 +252,23 @@ impl WebhookSink {
         self.options.endpoints.values().chain(&self.options.any).map(|endpoint| &endpoint.uri)
     }
 
-    /// Whether another one has answered since this one fell silent, or can at least be connected to: nobody may have sent
-    /// anything there since. Else it may be the network rather than one of them.
-    async fn others_are_there(&self, uri: &Uri, alone: &OpenState) -> bool {
-        let has_answered = |away: &HashMap<Uri, EndpointBreaker>| {
-            away.iter().any(|(other, away)| other != uri && away.has_answered_since(alone.since))
+    /// Whether another endpoint has answered since this one stopped, or can at least be connected to: nothing may have
+    /// been sent there since. Otherwise the network may be down.
+    async fn others_are_up(&self, uri: &Uri, open: &OpenState) -> bool {
+        let has_answered = |breakers: &HashMap<Uri, EndpointBreaker>| {
+            breakers.iter().any(|(other, breaker)| other != uri && breaker.has_answered_since(open.since))
         };
-        if has_answered(&self.away.lock().unwrap_or_else(PoisonError::into_inner)) {
+        if has_answered(&self.breakers.lock().unwrap_or_else(PoisonError::into_inner)) {
             return true;
         }
-        // One looks, and the others have what it found.
+        // One request probes; the others wait for its result.
         let mut others = self.others.lock().await;
         let there = match others.take().filter(|(at, _)| at.elapsed() < REACHED_FOR) {
             Some(known) => known,
             None => {
-                // Not those that are known to be away.
-                let asked = self.endpoints().filter(|uri| !self.about(uri, |away| away.is_away()));
+                // Without endpoints that are known to be down.
+                let asked =
+                    self.endpoints().filter(|uri| !self.with_breaker(uri, |breaker| breaker.is_open()));
                 let dialled = self.dial(asked.cloned().collect()).await.into_iter();
                 let reached = dialled.filter_map(|(reached, uri)| reached.is_ok().then_some(uri));
                 (Instant::now(), reached.collect())
@@ -277,7 +279,7 @@ impl WebhookSink {
         found
     }
 
-    /// Connects to each of these and says nothing there.
+    /// Connects to each of these endpoints without sending anything.
     async fn dial(&self, endpoints: HashSet<Uri>) -> Vec<(std::io::Result<()>, Uri)> {
         let dials = endpoints.into_iter().map(|uri| async move {
             let reached = tokio::time::timeout(DIAL_MAX, self.poster.reach(&uri)).await;
@@ -286,9 +288,9 @@ impl WebhookSink {
         stream::iter(dials).buffer_unordered(DIALS_MAX).collect().await
     }
 
-    fn about<T>(&self, uri: &Uri, look: impl FnOnce(&mut EndpointBreaker) -> T) -> T {
-        let mut away = self.away.lock().unwrap_or_else(PoisonError::into_inner);
-        look(away.entry(uri.clone()).or_default())
+    fn with_breaker<T>(&self, uri: &Uri, run: impl FnOnce(&mut EndpointBreaker) -> T) -> T {
+        let mut breakers = self.breakers.lock().unwrap_or_else(PoisonError::into_inner);
+        run(breakers.entry(uri.clone()).or_default())
     }
 }
 
@@ -296,21 +298,21 @@ impl Sink for WebhookSink {
     fn guarantee(&self) -> Guarantee {
         Guarantee {
             delivery: DeliverySemantics::AtLeastOnce,
-            sentence: "Webhooks: every event at least once, in the order of its key; after a crash or a lost answer more \
-                       often, with the same webhook-id and Idempotency-Key."
+            sentence: "Webhooks: every event at least once, in the order of its key; after a crash or a lost answer \
+                       more often, with the same webhook-id and Idempotency-Key."
                 .to_owned(),
             violations: self.violations.clone(),
         }
     }
 
-    /// Connects to each endpoint and says nothing there.
+    /// Connects to each endpoint without sending anything.
     async fn probe(&mut self) -> Result<(), SinkError> {
         self.violations = self.poster.violations().into_iter().collect();
         if self.options.endpoints.is_empty() && self.options.any.is_none() {
             self.violations
-                .push("no endpoint is configured: every event would be refused; name one".to_owned());
+                .push("no endpoint is configured, so every event would be refused; configure one".to_owned());
         }
-        let mut away = None;
+        let mut unreached = None;
         for (reached, uri) in self.dial(self.endpoints().cloned().collect()).await {
             match reached {
                 Ok(()) => {}
@@ -318,26 +320,26 @@ impl Sink for WebhookSink {
                     self.violations.push(format!("nothing is sent to {uri}: {error}"));
                 }
                 Err(error) => {
-                    away.get_or_insert_with(|| {
+                    unreached.get_or_insert_with(|| {
                         SinkError::not_published(format!("{uri} could not be reached: {error}"))
                     });
                 }
             }
         }
-        away.map_or(Ok(()), Err)
+        unreached.map_or(Ok(()), Err)
     }
 
     async fn publish(&mut self, events: &[Arc<Event>]) -> Vec<Published> {
         let until = Instant::now() + self.options.timeout;
         let mut answers = PublishResults::to(events);
-        let mut lanes = KeyQueues::of(events);
+        let mut queues = KeyQueues::of(events);
         loop {
-            let wave = lanes.next(&mut answers);
-            if wave.is_empty() {
+            let round = queues.next(&mut answers);
+            if round.is_empty() {
                 break;
             }
             let this = &*self;
-            let sends = wave.into_iter().map(|n| async move { (n, this.send(&events[n], until).await) });
+            let sends = round.into_iter().map(|n| async move { (n, this.send(&events[n], until).await) });
             let mut sent = stream::iter(sends).buffer_unordered(self.options.concurrency);
             while let Some((n, answer)) = sent.next().await {
                 answers.set(n, answer);
@@ -356,7 +358,9 @@ fn request(event: &Event, endpoint: &Endpoint, style: &Style) -> Result<Request<
         let impossible = || SinkError::not_published(format!("HTTP cannot carry the header {name:?}"));
         let header = HeaderName::from_bytes(name.as_bytes()).map_err(|_| impossible())?;
         if is_ours(&header) {
-            return Err(SinkError::not_published(format!("the header {name:?} is not for an event to set")));
+            return Err(SinkError::not_published(format!(
+                "the header {name:?} is reserved: an event must not set it"
+            )));
         }
         map.insert(header, HeaderValue::from_bytes(text.as_bytes()).map_err(|_| impossible())?);
     }
@@ -378,18 +382,18 @@ fn request(event: &Event, endpoint: &Endpoint, style: &Style) -> Result<Request<
     Ok(request)
 }
 
-fn judge(status: StatusCode, uri: &Uri) -> Published {
-    let told = format!("{uri} answered {status}");
+fn classify(status: StatusCode, uri: &Uri) -> Published {
+    let message = format!("{uri} answered {status}");
     let error = match Says::of(status) {
         Says::Taken => return Published::Confirmed,
-        Says::Refused => return Published::Refused(SinkError::not_published(told)),
+        Says::Refused => return Published::Refused(SinkError::not_published(message)),
         Says::Redirected => SinkError::not_published(format!(
-            "{told}: redirects are not followed; name the place it points to"
+            "{message}: redirects are not followed; configure the address that it points to"
         )),
-        Says::NotTaken => SinkError::not_published(told),
-        Says::Unknown => SinkError::maybe_published(told),
+        Says::NotTaken => SinkError::not_published(message),
+        Says::Unknown => SinkError::maybe_published(message),
     };
-    // The endpoint is there and says it of this event, unless it says that it takes none now.
-    let takes_none = matches!(status.as_u16(), 429 | 502..=504);
-    Published::Failed(if takes_none { error } else { error.destination_down() })
+    // The endpoint is up and rejected this event, unless the status says that it accepts nothing now.
+    let accepts_none = matches!(status.as_u16(), 429 | 502..=504);
+    Published::Failed(if accepts_none { error } else { error.destination_down() })
 }

@@ -1,4 +1,4 @@
-//! Signatures as [Standard Webhooks](https://www.standardwebhooks.com) has them.
+//! Signatures as defined by [Standard Webhooks](https://www.standardwebhooks.com).
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -16,7 +16,7 @@ pub(super) fn sign(secret: &Secret, id: &str, timestamp: u64, body: &[u8]) -> Op
 mod tests {
     use super::*;
 
-    /// The example of the specification's own libraries.
+    /// The example from the specification's libraries.
     #[test]
     fn the_signature_is_the_one_others_make() {
         let secret = Secret::standard("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw").unwrap();

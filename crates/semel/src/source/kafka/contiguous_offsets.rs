@@ -1,22 +1,22 @@
-//! How far a partition may be committed: never past a message that was given and is not done.
+//! How far a partition may be committed: never past a delivered message that is not acked.
 
 use std::collections::BTreeMap;
 
 /// The offsets of one partition, as long as it is ours.
 ///
-/// Offsets have gaps: the marks of transactions take places, and compaction takes messages away. What was never given is
-/// in nobody's way.
+/// Offsets have gaps: transaction markers take offsets, and compaction removes messages. An offset that was never
+/// delivered does not hold the commit back.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct ContiguousOffsets {
-    /// Given and not done. The same place twice is possible: after a broker lost its end, other messages are there.
+    /// Delivered and not acked. An offset may occur twice: a broker that lost the end of its log reuses offsets.
     open: BTreeMap<i64, u32>,
-    /// Behind what was given last.
+    /// The offset after the last delivered one.
     next: Option<i64>,
-    /// What the broker was last known to have.
+    /// The last offset the broker is known to have.
     committed: Option<i64>,
-    /// It was told something since, and did not answer: what it has is not known.
-    told: bool,
-    /// A group without a place begins at the end of the partition.
+    /// A commit was sent since, without an answer: what the broker has is not known.
+    in_doubt: bool,
+    /// A group without a committed offset begins at the end of the partition.
     latest: bool,
 }
 
@@ -25,18 +25,18 @@ impl ContiguousOffsets {
         Self { latest, ..Self::default() }
     }
 
-    /// The message at that place is given, for the first time.
+    /// The message at this offset is delivered for the first time.
     pub(super) fn given(&mut self, offset: i64) {
         *self.open.entry(offset).or_default() += 1;
-        // Not the furthest: a log that was cut off goes on from further back.
+        // Not the maximum: a truncated log continues from an earlier offset.
         self.next = Some(offset.saturating_add(1));
-        // From here the broker gives it again by itself. One that begins at the end would not: it is told at once.
-        if !self.told && !self.latest {
+        // Without a commit the group restarts here anyway. A group that begins at the end would not: commit at once.
+        if !self.in_doubt && !self.latest {
             self.committed.get_or_insert(offset);
         }
     }
 
-    /// The message at that place is done.
+    /// The message at this offset is acked.
     pub(super) fn done(&mut self, offset: i64) {
         if let Some(times) = self.open.get_mut(&offset) {
             *times -= 1;
@@ -46,25 +46,25 @@ impl ContiguousOffsets {
         }
     }
 
-    /// Where whoever has the partition next has to begin.
+    /// Where the next owner of the partition has to begin.
     pub(super) fn position(&self) -> Option<i64> {
         let next = self.next?;
         Some(self.open.first_key_value().map_or(next, |(first, _)| next.min(*first)))
     }
 
-    /// The position, where the broker does not have it.
+    /// The position, unless the broker has it.
     pub(super) fn to_commit(&self) -> Option<i64> {
         self.position().filter(|position| self.committed != Some(*position))
     }
 
-    /// The broker has it.
+    /// The broker confirmed the commit.
     pub(super) fn committed(&mut self, offset: i64) {
-        (self.committed, self.told) = (Some(offset), false);
+        (self.committed, self.in_doubt) = (Some(offset), false);
     }
 
-    /// The broker may have it.
-    pub(super) fn told(&mut self) {
-        (self.committed, self.told) = (None, true);
+    /// A commit was sent, without an answer.
+    pub(super) fn commit_sent(&mut self) {
+        (self.committed, self.in_doubt) = (None, true);
     }
 }
 
@@ -76,99 +76,98 @@ mod tests {
 
     #[test]
     fn only_the_prefix_that_is_done_counts() {
-        let mut prefix = ContiguousOffsets::default();
-        assert_eq!(prefix.to_commit(), None);
-        [10, 11, 13, 20].into_iter().for_each(|offset| prefix.given(offset));
-        assert_eq!(prefix.to_commit(), None, "nothing is done");
-        prefix.done(11);
-        assert_eq!(prefix.to_commit(), None, "10 is not done");
-        prefix.done(10);
-        assert_eq!(prefix.to_commit(), Some(13), "over what is not there");
-        prefix.committed(13);
-        assert_eq!(prefix.to_commit(), None);
-        prefix.done(20);
-        prefix.done(13);
-        assert_eq!(prefix.to_commit(), Some(21));
+        let mut offsets = ContiguousOffsets::default();
+        assert_eq!(offsets.to_commit(), None);
+        [10, 11, 13, 20].into_iter().for_each(|offset| offsets.given(offset));
+        assert_eq!(offsets.to_commit(), None, "nothing is acked");
+        offsets.done(11);
+        assert_eq!(offsets.to_commit(), None, "10 is not acked");
+        offsets.done(10);
+        assert_eq!(offsets.to_commit(), Some(13), "skips the gap");
+        offsets.committed(13);
+        assert_eq!(offsets.to_commit(), None);
+        offsets.done(20);
+        offsets.done(13);
+        assert_eq!(offsets.to_commit(), Some(21));
     }
 
     #[test]
     fn where_a_group_begins_at_the_end_it_has_a_place_from_its_first_message_on() {
-        let mut prefix = ContiguousOffsets::new(true);
-        assert_eq!(prefix.to_commit(), None);
-        [10, 11].into_iter().for_each(|offset| prefix.given(offset));
-        assert_eq!(prefix.to_commit(), Some(10));
-        prefix.committed(10);
-        prefix.done(11);
-        assert_eq!(prefix.to_commit(), None);
+        let mut offsets = ContiguousOffsets::new(true);
+        assert_eq!(offsets.to_commit(), None);
+        [10, 11].into_iter().for_each(|offset| offsets.given(offset));
+        assert_eq!(offsets.to_commit(), Some(10));
+        offsets.committed(10);
+        offsets.done(11);
+        assert_eq!(offsets.to_commit(), None);
     }
 
     #[test]
     fn a_log_that_was_cut_off_is_followed_back() {
-        let mut prefix = ContiguousOffsets::default();
-        (10..15).for_each(|offset| prefix.given(offset));
-        (10..15).for_each(|offset| prefix.done(offset));
-        prefix.committed(15);
-        prefix.given(12);
-        assert_eq!(prefix.position(), Some(12));
-        prefix.done(12);
-        assert_eq!(prefix.to_commit(), Some(13), "what is new at 13 was not seen");
+        let mut offsets = ContiguousOffsets::default();
+        (10..15).for_each(|offset| offsets.given(offset));
+        (10..15).for_each(|offset| offsets.done(offset));
+        offsets.committed(15);
+        offsets.given(12);
+        assert_eq!(offsets.position(), Some(12));
+        offsets.done(12);
+        assert_eq!(offsets.to_commit(), Some(13), "the new message at 13 was not delivered");
     }
 
-    /// Else the broker would keep what it was told before, and whoever comes next would begin behind what was not done.
+    /// Else the broker would keep the earlier commit, and the next owner would skip messages that are not acked.
     #[test]
-    fn a_log_that_was_cut_off_to_where_it_began_is_told_again() {
-        let mut prefix = ContiguousOffsets::default();
-        (10..15).for_each(|offset| prefix.given(offset));
-        (10..15).for_each(|offset| prefix.done(offset));
-        assert_eq!(prefix.to_commit(), Some(15));
-        prefix.told();
-        prefix.given(10);
-        assert_eq!(prefix.to_commit(), Some(10));
+    fn a_log_that_was_cut_off_to_where_it_began_is_committed_again() {
+        let mut offsets = ContiguousOffsets::default();
+        (10..15).for_each(|offset| offsets.given(offset));
+        (10..15).for_each(|offset| offsets.done(offset));
+        assert_eq!(offsets.to_commit(), Some(15));
+        offsets.commit_sent();
+        offsets.given(10);
+        assert_eq!(offsets.to_commit(), Some(10));
     }
 
     #[test]
     fn a_place_that_is_given_twice_is_done_twice() {
-        let mut prefix = ContiguousOffsets::default();
-        prefix.given(7);
-        prefix.given(7);
-        prefix.done(7);
-        assert_eq!(prefix.position(), Some(7));
-        prefix.done(7);
-        prefix.done(7);
-        assert_eq!(prefix.position(), Some(8));
+        let mut offsets = ContiguousOffsets::default();
+        offsets.given(7);
+        offsets.given(7);
+        offsets.done(7);
+        assert_eq!(offsets.position(), Some(7));
+        offsets.done(7);
+        offsets.done(7);
+        assert_eq!(offsets.position(), Some(8));
     }
 
     proptest! {
-        /// Whatever is done in whatever order: what would be committed has everything before it done, and when all is done
-        /// nothing is left out.
+        /// For any order of acks: everything before the position is acked, and once all is acked nothing is left out.
         #[test]
         fn never_past_what_is_not_done(
             gaps in prop::collection::vec(1_i64..5, 1..60),
             order in prop::collection::vec(any::<prop::sample::Index>(), 1..60),
             given_first in any::<prop::sample::Index>(),
         ) {
-            let offsets: Vec<i64> = gaps.iter().scan(0, |at, gap| { *at += gap; Some(*at) }).collect();
-            let mut given = given_first.index(offsets.len()) + 1;
-            let mut prefix = ContiguousOffsets::default();
-            offsets[..given].iter().for_each(|offset| prefix.given(*offset));
-            let mut open: Vec<i64> = offsets[..given].to_vec();
+            let all: Vec<i64> = gaps.iter().scan(0, |at, gap| { *at += gap; Some(*at) }).collect();
+            let mut given = given_first.index(all.len()) + 1;
+            let mut offsets = ContiguousOffsets::default();
+            all[..given].iter().for_each(|offset| offsets.given(*offset));
+            let mut open: Vec<i64> = all[..given].to_vec();
             for next in order {
                 if !open.is_empty() {
                     let offset = open.remove(next.index(open.len()));
-                    prefix.done(offset);
+                    offsets.done(offset);
                 }
-                if given < offsets.len() {
-                    prefix.given(offsets[given]);
-                    open.push(offsets[given]);
+                if given < all.len() {
+                    offsets.given(all[given]);
+                    open.push(all[given]);
                     given += 1;
                 }
-                let position = prefix.position().unwrap();
+                let position = offsets.position().unwrap();
                 prop_assert!(open.iter().all(|offset| position <= *offset), "{position} is past one of {open:?}");
-                let done = offsets[..given].iter().take_while(|offset| !open.contains(offset)).last();
-                prop_assert!(done.is_none_or(|last| position > *last), "{position} is behind {done:?}");
+                let done = all[..given].iter().take_while(|offset| !open.contains(offset)).last();
+                prop_assert!(done.is_none_or(|last| position > *last), "{position} is not after {done:?}");
             }
-            open.drain(..).for_each(|offset| prefix.done(offset));
-            prop_assert_eq!(prefix.to_commit(), Some(offsets[given - 1] + 1));
+            open.drain(..).for_each(|offset| offsets.done(offset));
+            prop_assert_eq!(offsets.to_commit(), Some(all[given - 1] + 1));
         }
     }
 }

@@ -1,17 +1,19 @@
-//! What librdkafka's consumer complains of.
+//! Classifies errors of librdkafka's consumer.
 
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 
 use crate::source::SourceError;
 
-/// librdkafka tells of troubles that it goes on to mend; those that it cannot are for people.
+/// librdkafka also reports errors that it recovers from. Only those that need an operator are returned.
 pub(crate) fn judge<C: ConsumerContext + 'static>(
     consumer: &BaseConsumer<C>,
     error: &KafkaError,
 ) -> Result<(), SourceError> {
     if let Some((code, why)) = consumer.client().fatal_error() {
-        return Err(SourceError::for_good(format!("Kafka's client has stopped ({code}): {why}")));
+        return Err(SourceError::for_good(format!(
+            "the Kafka client stopped with a fatal error ({code}): {why}"
+        )));
     }
     match error.rdkafka_error_code() {
         Some(
@@ -27,7 +29,7 @@ pub(crate) fn judge<C: ConsumerContext + 'static>(
             | Code::NoOffset,
         ) => Err(SourceError::later(error)),
         _ => {
-            tracing::debug!(target: "semel::kafka", %error, "Kafka's client is in trouble and goes on");
+            tracing::debug!(target: "semel::kafka", %error, "the Kafka client recovers from an error by itself");
             Ok(())
         }
     }

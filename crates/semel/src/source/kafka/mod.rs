@@ -1,22 +1,22 @@
-//! Kafka: a consumer of a group, for readers of committed data.
+//! Kafka: one consumer of a consumer group, with `read_committed`.
 //!
 //! | in the delivery | from the record |
 //! |---|---|
 //! | `from` | topic |
 //! | `place` | `topic/partition/offset` |
 //! | `lineage` | the cluster's id |
-//! | `key` | its key; in hexadecimal where it is no text |
+//! | `key` | its key; in hexadecimal if it is not text |
 //! | `headers` | its headers, those that are text |
 //!
-//! **Offsets.** Messages may be done in any order; committed is only what has nothing undone before it. Commits run in
-//! the background, a few each second, and are waited for when partitions are taken away and when the source leaves.
+//! **Offsets.** Messages may be acked in any order; an offset is committed only if everything before it is acked.
+//! Commits run in the background, a few each second. Revoking partitions and leaving wait for them.
 //!
-//! **Rebalances.** Partitions move one by one (`cooperative-sticky`) unless [`Assignment`] says otherwise. What is out of a partition that was taken away is
-//! [lost](Source::lost): another consumer gets it, and the inbox tells what was handled. That is also so for a consumer
-//! that did not ask for messages for too long.
+//! **Rebalances.** Partitions move one by one (`cooperative-sticky`) unless [`Assignment`] says otherwise. Messages in
+//! flight from a revoked partition are [lost](Source::lost): another consumer gets them, and the inbox deduplicates.
+//! The same happens to a consumer that has not polled for too long.
 //!
-//! The id of a topic is not told by the client. A topic that was deleted and made anew under its name has the same
-//! offsets again: whoever names messages [by their place](super::Identify::ByPlace) would take new ones for old ones.
+//! The client does not report a topic's id. A topic that was deleted and recreated under its name has the same offsets
+//! again: with [`Identify::ByPlace`](super::Identify::ByPlace), new messages would count as duplicates of old ones.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -48,7 +48,7 @@ pub use options::{Assignment, Begin, KafkaSourceOptions};
 /// ```
 pub struct KafkaSource {
     options: KafkaSourceOptions,
-    /// Gone when it has left.
+    /// `None` after `leave`.
     reader: Option<Arc<Reader>>,
 }
 
@@ -61,17 +61,17 @@ impl KafkaSource {
     fn open(options: KafkaSourceOptions) -> Result<Self, SourceError> {
         options.check()?;
         let reader = Reader::open(&options)
-            .map_err(|error| SourceError::for_good(format!("Kafka's client cannot be made: {error}")))?;
+            .map_err(|error| SourceError::for_good(format!("cannot create the Kafka client: {error}")))?;
         Ok(Self { options, reader: Some(Arc::new(reader)) })
     }
 
     fn reader(&self) -> Result<Arc<Reader>, SourceError> {
-        self.reader.clone().ok_or_else(|| SourceError::for_good("the source has left its group"))
+        self.reader.clone().ok_or_else(|| SourceError::for_good("the source has left its consumer group"))
     }
 }
 
-/// librdkafka blocks. What was begun goes on when the caller does not wait for it: what it takes in is held.
-async fn apart<T: Send + 'static>(
+/// librdkafka blocks. The work goes on when the caller is cancelled: messages it takes in stay buffered.
+async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, SourceError> + Send + 'static,
 ) -> Result<T, SourceError> {
     tokio::task::spawn_blocking(work).await.map_err(SourceError::later)?
@@ -84,28 +84,28 @@ impl Source for KafkaSource {
         let polling = Arc::clone(&reader);
         let wanted = Arc::new(());
         let watched = Arc::downgrade(&wanted);
-        let taken = apart(move || polling.take_in(most, until, &watched)).await;
+        let taken = blocking(move || polling.take_in(most, until, &watched)).await;
         drop(wanted);
-        let given = reader.held().give(most);
+        let given = reader.in_flight().give(most);
         if given.is_empty() { taken.map(|()| given) } else { Ok(given) }
     }
 
     async fn settle(&mut self, settled: &[(Receipt, Settle)]) -> Result<(), SourceError> {
-        // What was not settled when it left is others' by now.
+        // After leaving, unsettled messages belong to other consumers.
         let Some(reader) = &self.reader else { return Ok(()) };
-        let mut held = reader.held();
-        settled.iter().for_each(|(receipt, settle)| held.settle(*receipt, *settle));
-        drop(held);
+        let mut in_flight = reader.in_flight();
+        settled.iter().for_each(|(receipt, settle)| in_flight.settle(*receipt, *settle));
+        drop(in_flight);
         reader.commit_soon();
         Ok(())
     }
 
     async fn keep(&mut self, _: &[Receipt]) -> Result<(), SourceError> {
         let reader = self.reader()?;
-        apart(move || reader.keep()).await
+        blocking(move || reader.keep()).await
     }
 
-    /// Counted from when it was last asked for anything, whoever calls in between.
+    /// Counted from the last poll.
     fn renew_after(&self) -> Duration {
         let interval = self.options.keep_every();
         let Some(reader) = &self.reader else { return interval };
@@ -113,24 +113,28 @@ impl Source for KafkaSource {
     }
 
     fn lost(&mut self) -> Vec<Receipt> {
-        self.reader.as_ref().map(|reader| reader.held().lost()).unwrap_or_default()
+        self.reader.as_ref().map(|reader| reader.in_flight().lost()).unwrap_or_default()
     }
 
     async fn retention(&mut self) -> Option<Duration> {
         retention::longest(&self.options).await
     }
 
-    /// Commits what is done and leaves the group, whose others then get the rest at once; that of a static member
-    /// (`group.instance.id`) when its session is over, or it is back.
+    /// Commits acked messages and leaves the group. Others get the rest at once; that of a static member
+    /// (`group.instance.id`) waits until its session times out or it is back.
     async fn leave(&mut self) -> Result<(), SourceError> {
         let Some(reader) = self.reader.take() else { return Ok(()) };
         let timeout = self.options.timeout;
         let left = shutdown::close(timeout, move || {
             reader.commit_now();
-            // The last one closes it, which gives the partitions back.
+            // Dropping the last reference closes the consumer, which gives the partitions back.
             drop(reader);
         });
-        let slow = || SourceError::later("Kafka did not answer a consumer that leaves; it is missed soon");
+        let slow = || {
+            SourceError::later(
+                "Kafka did not answer while leaving the group; others get the partitions after the session timeout",
+            )
+        };
         left.await.then_some(()).ok_or_else(slow)
     }
 }

@@ -1,4 +1,4 @@
-//! How the source is configured, and what of librdkafka's configuration is not for others to set.
+//! Options of the source, and the librdkafka properties that only the source may set.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use super::KafkaSource;
 use crate::sink::kafka::client;
 use crate::source::SourceError;
 
-/// Properties on which the promises rest, or which have an option of their own.
+/// Properties that the guarantees depend on, or that have an option of their own.
 const OURS: [&str; 20] = [
     "allow.auto.create.topics",
     "auto.commit.enable",
@@ -32,41 +32,40 @@ const OURS: [&str; 20] = [
     "transactional.id",
 ];
 
-/// Messages that librdkafka fetches ahead, of each partition, as long as they fit.
+/// Prefetch: messages of each partition that librdkafka fetches ahead, within `queue_bytes`.
 const FETCHED_AHEAD: &str = "10000";
 
-/// How soon librdkafka looks again whether there is room for more of a partition. By itself it waits for a second, in which
-/// what was fetched ahead is long worked off: no more than that much would come in a second.
-const LOOK_AGAIN_MS: &str = "10";
+/// How soon librdkafka checks again whether a full prefetch queue has room. Its default is one second: then no more
+/// than one queue would be consumed per second.
+const FETCH_BACKOFF_MS: &str = "10";
 
-/// How often a group that wants something is heard while messages are worked on.
+/// How often group events are served while messages are in flight.
 const KEEP: Duration = Duration::from_secs(2);
 
-/// Where a group begins that has never committed anything, or whose place is gone.
+/// Where a group begins that has no committed offset, or whose offset is no longer in the log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum Begin {
-    /// With the oldest message that is there.
+    /// At the oldest message.
     #[default]
     Earliest,
-    /// With what comes from now on. What came before, also while the place was lost, is never handled. A partition has a
-    /// place as soon as its first message came; until then each start begins at its end.
+    /// At new messages. Earlier ones, also those from while the offset was lost, are never handled. A partition has an
+    /// offset once its first message arrived; until then each start begins at its end.
     Latest,
-    /// Not at all: it is an error.
+    /// An error.
     Refuse,
 }
 
-/// How the partitions are dealt out among the consumers of a group. All of them say the same, or are refused.
+/// How partitions are assigned to the consumers of a group. All of them need the same, or Kafka refuses them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum Assignment {
-    /// Only what moves is taken away: `cooperative-sticky`.
+    /// `cooperative-sticky`: a rebalance revokes only the partitions that move.
     #[default]
     CooperativeSticky,
-    /// Everything is taken away and dealt out anew: `range`, which gives the same partition of two topics to the same
-    /// consumer.
+    /// `range`: a rebalance revokes everything. The same partition of two topics goes to the same consumer.
     Range,
-    /// Everything is taken away and dealt out anew: `roundrobin`.
+    /// `roundrobin`: a rebalance revokes everything.
     RoundRobin,
 }
 
@@ -108,7 +107,7 @@ impl KafkaSourceOptions {
         self
     }
 
-    /// Where a new group begins: with the oldest message unless told otherwise.
+    /// Where a new group begins; by default at the oldest message.
     pub fn begin(mut self, begin: Begin) -> Self {
         self.begin = begin;
         self
@@ -118,80 +117,80 @@ impl KafkaSourceOptions {
         self.begin == Begin::Latest
     }
 
-    /// How partitions are dealt out: one by one unless told otherwise.
+    /// How partitions are assigned; by default `cooperative-sticky`.
     pub fn assignment(mut self, assignment: Assignment) -> Self {
         self.assignment = assignment;
         self
     }
 
-    /// What may be fetched ahead and wait in memory: 16 MiB. One message more than that may be there, however large.
+    /// Prefetch limit in memory: 16 MiB. One message beyond it may be there, however large.
     pub fn queue_bytes(mut self, bytes: usize) -> Self {
         self.queue_bytes = bytes.clamp(1 << 16, 1 << 30);
         self
     }
 
-    /// After this long without a word from a consumer, others get its partitions: 45 s. A broker takes 6 s to 30 minutes
-    /// unless it is set up otherwise.
+    /// Session timeout: after this long without a heartbeat, others get the consumer's partitions. 45 s. A broker
+    /// accepts 6 s to 30 minutes by default.
     pub fn session(mut self, session: Duration) -> Self {
         self.session = session.clamp(Duration::from_secs(1), Duration::from_secs(1_800));
         self
     }
 
-    /// After this long in which nobody asked for messages, others get them: five minutes, and at least the session. Long
-    /// work does not get there, because it is [kept](crate::source::Source::keep); a process that hangs does.
+    /// After this long without a poll, others get the partitions: five minutes, and at least the session timeout. Long
+    /// work stays below it, because [`keep`](crate::source::Source::keep) polls; a process that hangs does not.
     pub fn max_poll_interval(mut self, interval: Duration) -> Self {
         self.max_poll = interval.clamp(Duration::from_secs(1), Duration::from_secs(86_400));
         self
     }
 
-    /// The longest that the broker is waited for where something cannot go on without it: 10 s.
+    /// Timeout of blocking requests to the broker: 10 s.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout.clamp(Duration::from_millis(100), Duration::from_secs(300));
         self
     }
 
-    /// Any other property of librdkafka's, such as `client.id`, `group.instance.id` or `sasl.username`.
+    /// Any other librdkafka property, such as `client.id`, `group.instance.id` or `sasl.username`.
     ///
     /// # Errors
-    /// The properties that the promises rest on cannot be set.
+    /// The guarantees depend on the property, or it has an option of its own.
     pub fn set(mut self, property: &str, value: &str) -> Result<Self, SourceError> {
         if OURS.contains(&property) {
             return Err(SourceError::for_good(format!(
-                "the property {property} is not to be set: what the source promises rests on it, or it has an option"
+                "the property {property} cannot be set: the source's guarantees depend on it, or it has its own option"
             )));
         }
         self.own.push((property.to_owned(), value.to_owned()));
         Ok(self)
     }
 
-    /// A consumer of the group. The broker need not be there yet.
+    /// Opens a consumer of the group. The broker need not be reachable yet.
     ///
     /// # Errors
-    /// When there is no group or no topic, or librdkafka does not understand a property.
+    /// There is no group or no topic, or librdkafka rejects a property.
     pub fn open(self) -> Result<KafkaSource, SourceError> {
         KafkaSource::open(self)
     }
 
-    /// How often a group that wants something is heard while messages are worked on.
+    /// How often group events are served while messages are in flight.
     pub(crate) fn keep_every(&self) -> Duration {
         KEEP.min(self.max_poll / 4)
     }
 
-    /// What cannot work.
+    /// Refuses options that cannot work.
     pub(crate) fn check(&self) -> Result<(), SourceError> {
         if self.group.is_empty() {
-            return Err(SourceError::for_good("the consumer group has no name"));
+            return Err(SourceError::for_good("the name of the consumer group is empty"));
         }
         if self.topics.is_empty() {
-            return Err(SourceError::for_good("there is no topic to read"));
+            return Err(SourceError::for_good("no topic is given; set at least one"));
         }
         Ok(())
     }
 
-    /// For questions that have nothing to do with the group.
+    /// For requests outside the group.
     pub(super) fn client(&self) -> ClientConfig {
         let mut config = client(&self.bootstrap, &self.own);
-        // Properties of a consumer that others would warn of.
+        // librdkafka warns about consumer properties on other clients.
         config.remove("group.instance.id");
         config
     }
@@ -221,7 +220,7 @@ impl KafkaSourceOptions {
         );
         config.set("queued.min.messages", FETCHED_AHEAD);
         if config.get("fetch.queue.backoff.ms").is_none() {
-            config.set("fetch.queue.backoff.ms", LOOK_AGAIN_MS);
+            config.set("fetch.queue.backoff.ms", FETCH_BACKOFF_MS);
         }
         config.set("queued.max.messages.kbytes", (self.queue_bytes / 1_024).to_string());
         config.set("session.timeout.ms", self.session.as_millis().to_string());
@@ -245,9 +244,9 @@ mod tests {
     }
 
     #[test]
-    fn room_for_more_is_looked_for_soon_unless_told_otherwise() {
+    fn room_for_more_is_looked_for_soon_unless_configured_otherwise() {
         let options = KafkaSourceOptions::new("localhost:1", "g");
-        assert_eq!(options.consumer().get("fetch.queue.backoff.ms"), Some(LOOK_AGAIN_MS));
+        assert_eq!(options.consumer().get("fetch.queue.backoff.ms"), Some(FETCH_BACKOFF_MS));
         let options = options.set("fetch.queue.backoff.ms", "250").unwrap();
         assert_eq!(options.consumer().get("fetch.queue.backoff.ms"), Some("250"));
     }
@@ -255,10 +254,10 @@ mod tests {
     #[test]
     fn what_cannot_work_is_an_error_when_opened() {
         let options = KafkaSourceOptions::new("localhost:1", "g").topics(&["t"]);
-        let told = |options: KafkaSourceOptions| options.open().err().unwrap().to_string();
-        assert!(told(options.clone().set("no.such.property", "1").unwrap()).contains("no.such.property"));
-        assert!(told(options.clone().topics(&[])).contains("topic"));
-        assert!(told(KafkaSourceOptions::new("localhost:1", "").topics(&["t"])).contains("group"));
-        assert!(options.open().is_ok(), "the broker need not be there");
+        let error = |options: KafkaSourceOptions| options.open().err().unwrap().to_string();
+        assert!(error(options.clone().set("no.such.property", "1").unwrap()).contains("no.such.property"));
+        assert!(error(options.clone().topics(&[])).contains("topic"));
+        assert!(error(KafkaSourceOptions::new("localhost:1", "").topics(&["t"])).contains("group"));
+        assert!(options.open().is_ok(), "the broker need not be reachable");
     }
 }

@@ -1,4 +1,4 @@
-//! Hearing from the group while there is no room for messages.
+//! Backpressure: serves group events while all partitions are paused.
 
 use std::collections::HashSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,7 +10,7 @@ use super::in_flight::Part;
 use super::reader::parts_of;
 use crate::source::SourceError;
 
-/// How many events are served while everything is paused.
+/// Most events served in one call.
 const SERVED_MAX: usize = 100;
 
 /// The partitions that are paused at the moment.
@@ -18,8 +18,8 @@ const SERVED_MAX: usize = 100;
 pub(crate) struct Paused(Mutex<HashSet<Part>>);
 
 impl Paused {
-    /// Polls until there is nothing more, with everything paused: fetched messages stand before what the group has to say.
-    /// Paused they are dropped, and fetched again.
+    /// Polls until there is nothing more, with everything paused. Else prefetched messages would come before group
+    /// events; paused, they are dropped and fetched again.
     pub(crate) fn serve<C: ConsumerContext + 'static>(
         &self,
         consumer: &BaseConsumer<C>,
@@ -35,14 +35,14 @@ impl Paused {
             }
             Ok(())
         });
-        // Only what is paused: resuming anything else would have librdkafka give messages again that it gave before.
+        // Only what is paused: resuming anything else makes librdkafka deliver messages twice.
         let still = std::mem::take(&mut *self.lock());
         consumer.resume(&list(&still)).map_err(SourceError::later)?;
         served
     }
 
-    /// Partitions are about to be given up. librdkafka would remember that they are paused and, were they ever ours again,
-    /// give nothing of them.
+    /// Resumes partitions that are about to be given up. librdkafka would remember the pause and, if they are assigned
+    /// to us again, deliver nothing.
     pub(crate) fn give_up<C: ConsumerContext + 'static>(&self, consumer: &BaseConsumer<C>, parts: &[Part]) {
         let mut paused = self.lock();
         let gone: HashSet<Part> = parts.iter().filter_map(|part| paused.take(part)).collect();
@@ -51,7 +51,10 @@ impl Paused {
             return;
         }
         if let Err(error) = consumer.resume(&list(&gone)) {
-            tracing::warn!(target: "semel::kafka", %error, "partitions that are given up stay paused");
+            tracing::warn!(
+                target: "semel::kafka", %error,
+                "failed to resume revoked partitions; they stay paused if they are assigned here again"
+            );
         }
     }
 

@@ -1,4 +1,4 @@
-//! The consumer of librdkafka's, and what it does to what is held. Everything here may block.
+//! The librdkafka consumer: polling, rebalances and commits. Everything here may block.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -15,14 +15,14 @@ use super::paused::Paused;
 use super::{error_class, record};
 use crate::source::SourceError;
 
-/// Longest wait in one piece: a wait that nobody is interested in any more ends that soon.
+/// Longest single poll: a wait whose caller was cancelled ends this soon.
 const POLL_MAX: Duration = Duration::from_millis(250);
 
-/// What the callbacks know.
+/// State shared with librdkafka's callbacks.
 pub(super) struct Group {
-    held: Mutex<InFlight>,
+    in_flight: Mutex<InFlight>,
     paused: Paused,
-    told: Mutex<CommitThrottle>,
+    throttle: Mutex<CommitThrottle>,
 }
 
 impl ClientContext for Group {}
@@ -31,39 +31,45 @@ impl ConsumerContext for Group {
     fn pre_rebalance(&self, consumer: &BaseConsumer<Self>, rebalance: &Rebalance<'_>) {
         match rebalance {
             Rebalance::Assign(parts) => {
-                let mut held = self.held();
-                parts_of(parts).into_iter().for_each(|part| held.assigned(part));
+                let mut in_flight = self.in_flight();
+                parts_of(parts).into_iter().for_each(|part| in_flight.assigned(part));
             }
             Rebalance::Revoke(parts) => self.give_up(consumer, &parts_of(parts)),
-            // Nothing was taken away; if something is, that is told by itself.
-            Rebalance::Error(error) => tracing::warn!(target: "semel::kafka", %error, "a rebalance failed"),
+            // No partition was revoked; if one is, there is another callback.
+            Rebalance::Error(error) => {
+                tracing::warn!(target: "semel::kafka", %error, "a rebalance failed; assignment unchanged")
+            }
         }
     }
 }
 
 impl Group {
     fn new(latest: bool) -> Self {
-        Self { held: Mutex::new(InFlight::new(latest)), paused: Paused::default(), told: Mutex::default() }
+        Self {
+            in_flight: Mutex::new(InFlight::new(latest)),
+            paused: Paused::default(),
+            throttle: Mutex::default(),
+        }
     }
 
-    pub(super) fn held(&self) -> MutexGuard<'_, InFlight> {
-        lock(&self.held)
+    pub(super) fn in_flight(&self) -> MutexGuard<'_, InFlight> {
+        lock(&self.in_flight)
     }
 
-    /// What is done is committed while the partitions are still ours; then they are not.
+    /// Commits acked messages while the partitions are still ours, then gives them up.
     fn give_up(&self, consumer: &BaseConsumer<Self>, parts: &[Part]) {
-        // Taken away without being asked: the broker would not take it from us.
+        // A lost assignment: the broker would refuse the commit.
         if !consumer.assignment_lost() {
             self.commit_now(consumer, Some(parts));
         }
         self.paused.give_up(consumer, parts);
-        let mut held = self.held();
-        parts.iter().for_each(|part| held.revoked(part));
+        let mut in_flight = self.in_flight();
+        parts.iter().for_each(|part| in_flight.revoked(part));
     }
 
-    /// Commits and waits for it. What fails here comes again elsewhere, and is known there.
+    /// Commits and waits for it. If that fails, another consumer gets the messages again, and the inbox deduplicates.
     fn commit_now(&self, consumer: &BaseConsumer<Self>, parts: Option<&[Part]>) {
-        let wanted = self.held().to_commit(parts);
+        let wanted = self.in_flight().to_commit(parts);
         let Some(offsets) = list(&wanted) else { return };
         let result = consumer.commit(&offsets, CommitMode::Sync);
         self.note(result, &offsets);
@@ -72,14 +78,14 @@ impl Group {
     fn note(&self, result: KafkaResult<()>, offsets: &TopicPartitionList) {
         if let Err(error) = result {
             if !matches!(error, KafkaError::ConsumerCommit(Code::NoOffset)) {
-                tracing::warn!(target: "semel::kafka", %error, "offsets were not committed; they will be again");
+                tracing::warn!(target: "semel::kafka", %error, "failed to commit offsets; messages may come again");
             }
             return;
         }
-        let mut held = self.held();
+        let mut in_flight = self.in_flight();
         for element in offsets.elements() {
             if let (Ok(()), Offset::Offset(offset)) = (element.error(), element.offset()) {
-                held.committed(&(element.topic().to_owned(), element.partition()), offset);
+                in_flight.committed(&(element.topic().to_owned(), element.partition()), offset);
             }
         }
     }
@@ -88,7 +94,7 @@ impl Group {
 pub(super) struct Reader {
     consumer: BaseConsumer<Group>,
     group: Arc<Group>,
-    /// Who polls: two at a time would mix up the order.
+    /// Held while polling: two polls at a time would mix up the order.
     turn: Mutex<()>,
     lineage: Mutex<Option<String>>,
     polled: Mutex<Instant>,
@@ -106,26 +112,26 @@ impl Reader {
         Ok(Self { consumer, group, turn, lineage, polled, timeout: options.timeout })
     }
 
-    pub(super) fn held(&self) -> MutexGuard<'_, InFlight> {
-        self.group.held()
+    pub(super) fn in_flight(&self) -> MutexGuard<'_, InFlight> {
+        self.group.in_flight()
     }
 
     pub(super) fn polled(&self) -> Instant {
         *lock(&self.polled)
     }
 
-    /// Takes up to so many messages in. Waits for the first until then, or until nobody wants it any more.
+    /// Takes in up to `most` messages. Waits for the first until then, or until the caller is cancelled.
     pub(super) fn take_in(&self, most: usize, until: Instant, wanted: &Weak<()>) -> Result<(), SourceError> {
         let _turn = lock(&self.turn);
         let lineage = self.lineage()?;
         let mut taken = 0;
         while taken < most && wanted.strong_count() > 0 {
             let left = until.saturating_duration_since(Instant::now());
-            let has = self.held().has_waiting();
+            let has = self.in_flight().has_waiting();
             let wait = if has { Duration::ZERO } else { left.min(POLL_MAX) };
             match self.poll(wait) {
                 Some(Ok((part, offset, delivery))) => {
-                    self.held().came(part, offset, delivery(&lineage));
+                    self.in_flight().arrived(part, offset, delivery(&lineage));
                     taken += 1;
                 }
                 Some(Err(error)) => error_class::judge(&self.consumer, &error)?,
@@ -137,37 +143,41 @@ impl Reader {
         Ok(())
     }
 
-    #[allow(clippy::type_complexity, reason = "said once, here")]
+    #[allow(clippy::type_complexity, reason = "used only here")]
     fn poll(
         &self,
         wait: Duration,
     ) -> Option<KafkaResult<(Part, i64, impl FnOnce(&str) -> crate::source::Delivery)>> {
         *lock(&self.polled) = Instant::now();
-        let came = self.consumer.poll(wait)?;
-        Some(came.map(|record| {
+        let polled = self.consumer.poll(wait)?;
+        Some(polled.map(|record| {
             let part = (record.topic().to_owned(), record.partition());
             (part, record.offset(), move |lineage: &str| record::delivery(&record, lineage))
         }))
     }
 
-    /// Without it a text id would name another message later, when it is known.
+    /// Required before the first message: without it the same id would get another identity later.
     fn lineage(&self) -> Result<String, SourceError> {
         let mut known = lock(&self.lineage);
         if known.is_none() {
             *known = self.consumer.client().fetch_cluster_id(self.timeout);
         }
-        known.clone().ok_or_else(|| SourceError::later("the cluster did not tell its id: is it there?"))
+        known.clone().ok_or_else(|| {
+            SourceError::later("cannot read the Kafka cluster's id; check that the brokers are reachable")
+        })
     }
 
-    /// Shows the group that we are there, and hears from it, while there is no room for messages.
+    /// Polls without taking messages: keeps the group membership, and serves rebalances.
     pub(super) fn keep(&self) -> Result<(), SourceError> {
         let _turn = lock(&self.turn);
-        // Before anything is polled that could not be held without it.
+        // First of all: a polled message needs it.
         let lineage = self.lineage()?;
         let poll = || {
             match self.poll(Duration::ZERO) {
-                // Of a partition that we just got.
-                Some(Ok((part, offset, delivery))) => self.held().came(part, offset, delivery(&lineage)),
+                // From a partition that was just assigned.
+                Some(Ok((part, offset, delivery))) => {
+                    self.in_flight().arrived(part, offset, delivery(&lineage))
+                }
                 Some(Err(error)) => error_class::judge(&self.consumer, &error)?,
                 None => return Ok(false),
             }
@@ -178,26 +188,26 @@ impl Reader {
         kept
     }
 
-    /// Commits what is done, in the background. librdkafka answers only those who wait, so it is told again later.
+    /// Commits acked messages in the background. librdkafka reports no result for that, so it is repeated later.
     pub(super) fn commit_soon(&self) {
-        let mut told = lock(&self.group.told);
-        let (wanted, now) = (self.held().to_commit(None), Instant::now());
-        if !told.is_due(&wanted, now) {
+        let mut throttle = lock(&self.group.throttle);
+        let (wanted, now) = (self.in_flight().to_commit(None), Instant::now());
+        if !throttle.is_due(&wanted, now) {
             return;
         }
         let Some(offsets) = list(&wanted) else { return };
         match self.consumer.commit(&offsets, CommitMode::Async) {
             Ok(()) => {
-                self.held().told(&wanted);
-                told.tell(wanted, now);
+                self.in_flight().commit_sent(&wanted);
+                throttle.sent(wanted, now);
             }
             Err(error) => {
-                tracing::warn!(target: "semel::kafka", %error, "offsets were not committed; they will be again")
+                tracing::warn!(target: "semel::kafka", %error, "failed to commit offsets; retrying later")
             }
         }
     }
 
-    /// Commits what is done, and waits for it.
+    /// Commits acked messages, and waits for it.
     pub(super) fn commit_now(&self) {
         self.group.commit_now(&self.consumer, None);
     }

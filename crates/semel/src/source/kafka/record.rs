@@ -1,4 +1,4 @@
-//! A record of Kafka's as a delivery.
+//! Converts a Kafka record to a delivery.
 
 use bytes::Bytes;
 use rdkafka::Message;
@@ -7,9 +7,9 @@ use rdkafka::message::Headers;
 use crate::source::{Delivery, Receipt};
 
 pub(crate) fn delivery(record: &impl Message, lineage: &str) -> Delivery {
-    let place = format!("{}/{}/{}", record.topic(), record.partition(), record.offset());
+    let position = format!("{}/{}/{}", record.topic(), record.partition(), record.offset());
     let payload = Bytes::copy_from_slice(record.payload().unwrap_or_default());
-    let mut delivery = Delivery::new(Receipt(0), record.topic(), place, payload);
+    let mut delivery = Delivery::new(Receipt(0), record.topic(), position, payload);
     delivery.lineage = Some(lineage.to_owned());
     delivery.key = record.key().map(text);
     let headers = record.headers().into_iter().flat_map(Headers::iter);
@@ -21,7 +21,7 @@ pub(crate) fn delivery(record: &impl Message, lineage: &str) -> Delivery {
     delivery
 }
 
-/// A key only tells lines apart: one that is no text is told by its bytes.
+/// A key only has to be distinct: one that is not text becomes hexadecimal.
 fn text(key: &[u8]) -> String {
     use std::fmt::Write;
     std::str::from_utf8(key).map_or_else(

@@ -1,4 +1,4 @@
-//! How long topics keep their messages.
+//! Retention of topics.
 
 use std::time::Duration;
 
@@ -8,13 +8,13 @@ use rdkafka::config::FromClientConfig;
 
 use super::options::KafkaSourceOptions;
 
-/// The longest of all topics; `None` where one of them does not tell.
+/// The longest retention of all topics; `None` if one of them is unknown.
 pub(super) async fn longest(options: &KafkaSourceOptions) -> Option<Duration> {
     let admin: AdminClient<DefaultClientContext> = AdminClient::from_config(&options.client()).ok()?;
     let bounded = AdminOptions::new().request_timeout(Some(options.timeout));
     let topics: Vec<_> = options.topics.iter().map(|topic| ResourceSpecifier::Topic(topic)).collect();
-    let told = admin.describe_configs(&topics, &bounded).await.ok()?;
-    let kept: Option<Vec<Duration>> = told.iter().map(|topic| of(topic.as_ref().ok()?)).collect();
+    let configs = admin.describe_configs(&topics, &bounded).await.ok()?;
+    let kept: Option<Vec<Duration>> = configs.iter().map(|topic| of(topic.as_ref().ok()?)).collect();
     kept.filter(|kept| kept.len() == topics.len())?.into_iter().max()
 }
 
@@ -23,7 +23,7 @@ fn of(topic: &ConfigResource) -> Option<Duration> {
     kept(&value("cleanup.policy")?, &value("retention.ms")?)
 }
 
-/// What is compacted and never deleted is kept for ever, and so is what has no limit.
+/// A topic that is only compacted, or has no limit, keeps messages forever.
 fn kept(policy: &str, retention: &str) -> Option<Duration> {
     if !policy.split(',').any(|policy| policy.trim() == "delete") {
         return Some(Duration::MAX);

@@ -1,22 +1,22 @@
-//! Closing waits for the broker, on a thread of its own: whoever leaves waits for as long as was said, and a runtime that
-//! shuts down not at all, as it would for its own blocking threads.
+//! Closes a client on a thread of its own, because closing waits for the broker. The caller waits up to a timeout. A
+//! runtime that shuts down does not wait, as it would for its own blocking threads.
 
 use std::thread;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-/// Does it, and says whether it was done within this time. It goes on in any case.
+/// Runs `work`, and returns whether it ended in time. It goes on in any case.
 pub(crate) async fn close(within: Duration, work: impl FnOnce() + Send + 'static) -> bool {
-    let (tells, closed) = oneshot::channel();
+    let (sender, closed) = oneshot::channel();
     aside(move || {
         work();
-        let _ = tells.send(());
+        let _ = sender.send(());
     });
     matches!(tokio::time::timeout(within, closed).await, Ok(Ok(())))
 }
 
-/// Does it, and nobody waits. Where there is no thread to be had, it is done here when the work is dropped.
+/// Runs `work` without waiting. If no thread can be started, dropping the closure closes the client here.
 pub(crate) fn aside(work: impl FnOnce() + Send + 'static) {
     let _ = thread::Builder::new().name("semel-kafka-end".to_owned()).spawn(work);
 }
@@ -27,18 +27,18 @@ mod tests {
 
     use super::*;
 
-    /// With a blocking thread of the runtime's this would never end.
+    /// With one of the runtime's blocking threads this would never end.
     #[test]
     fn a_broker_that_does_not_answer_holds_up_neither_who_leaves_nor_the_runtime() {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let (answers, answer) = mpsc::channel::<()>();
-        let (tells, told) = mpsc::channel();
-        let closing = move || tells.send(answer.recv()).unwrap();
+        let (sender, closed) = mpsc::channel();
+        let closing = move || sender.send(answer.recv()).unwrap();
         assert!(!runtime.block_on(close(Duration::from_millis(10), closing)));
         drop(runtime);
         answers.send(()).unwrap();
-        assert_eq!(told.recv().unwrap(), Ok(()), "it goes on by itself");
+        assert_eq!(closed.recv().unwrap(), Ok(()), "it goes on by itself");
     }
 
     #[tokio::test]

@@ -1,4 +1,4 @@
-//! The connection: the stream, the consumer that is judged before it is used, and one request for messages at a time.
+//! The connection: the stream, its consumer (checked before use), and one pull request at a time.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -16,54 +16,54 @@ use super::options::{NatsSourceOptions, refused};
 use crate::sink::nats::connect;
 use crate::source::SourceError;
 
-/// Words to the server that wait for its answer at once.
-const WORDS_MAX: usize = 64;
+/// Concurrent acks that wait for the server's answer.
+const ACKS_MAX: usize = 64;
 
-/// How much later than agreed the server may end a request before it is taken for lost.
+/// Grace period after a pull request's deadline before it counts as lost.
 const OVERDUE: Duration = Duration::from_millis(100);
 
-/// How long the server waits for messages at most: who leaves waits for that.
+/// Longest wait of a pull request: `leave` has to wait for it.
 const PULL_WAIT_MAX: Duration = Duration::from_secs(1);
 
-/// Most messages that are asked for at once.
+/// Most messages of one pull request.
 const PULL_MAX: usize = 1_000;
 
 pub(super) struct Connection {
-    /// How often the client had connected when this was opened.
+    /// The client's connect count when this was opened.
     connects: u64,
     context: jetstream::Context,
     client: Client,
     stream: Stream,
     consumer: consumer::Consumer<pull::Config>,
-    /// Where everything arrives that is asked for: nothing is lost with a request that nobody waits for any more.
+    /// One inbox for all pull requests: messages of a cancelled request still arrive here.
     inbox: Subject,
     arrivals: Subscriber,
-    /// Messages that the server may still send, and until when.
+    /// How many messages the server may still send, and until when.
     asked: usize,
     asked_until: Instant,
-    /// Which making of the stream.
+    /// The incarnation of the stream: its creation time.
     pub(super) lineage: String,
     pub(super) ack_wait: Duration,
-    /// How long all words of a call may take: handlers stand still meanwhile.
-    patience: Duration,
-    /// The last message that anybody may have whose it is not known, and since when that is so.
+    /// Timeout for all acks of a call: handlers wait meanwhile.
+    ack_timeout: Duration,
+    /// Up to this sequence another reader may have messages, and since when we wait for that.
     sent_before: u64,
     since: Instant,
-    /// The last one of the stream that was ever sent to us, and the one that came last.
+    /// The highest sequence ever sent to us, and the one that arrived last.
     last: u64,
     latest: u64,
-    /// The last one that was sent to us for its first time.
+    /// The highest sequence that was sent to us as a first delivery.
     newest: u64,
 }
 
-/// What came.
+/// What arrived.
 pub(super) enum Arrival {
     Message {
         message: Message,
         sequence: u64,
         delivered: i64,
     },
-    /// The request has ended, or there is nothing.
+    /// The request has ended, or it was a heartbeat.
     Nothing,
 }
 
@@ -79,7 +79,7 @@ impl Connection {
         let connects = connects_of(&context.client());
         let (name, stream) = (&options.stream, context.get_stream(&options.stream).await);
         let stream = stream.map_err(|error| {
-            SourceError::later(format!("the stream {name:?} cannot be read ({error}); is it there?"))
+            SourceError::later(format!("cannot read the stream {name:?} ({error}); check that it exists"))
         })?;
         let info = Self::consumer(options, &stream).await?;
         let client = context.client();
@@ -90,7 +90,7 @@ impl Connection {
         Ok(Self {
             lineage: stream.cached_info().created.unix_timestamp_nanos().to_string(),
             ack_wait: info.config.ack_wait,
-            patience: options.timeout.min(info.config.ack_wait / 2),
+            ack_timeout: options.timeout.min(info.config.ack_wait / 2),
             connects,
             sent_before: info.delivered.stream_sequence,
             since: Instant::now(),
@@ -108,7 +108,7 @@ impl Connection {
         })
     }
 
-    /// The consumer, which is made if it is not there and may be.
+    /// The consumer. Creates a missing one if that is allowed.
     async fn consumer(options: &NatsSourceOptions, stream: &Stream) -> Result<consumer::Info, SourceError> {
         let (name, of) = (&options.consumer, &options.stream);
         let info = match stream.consumer_info(name).await {
@@ -116,40 +116,40 @@ impl Connection {
             Err(error) => {
                 let missing = matches!(error.kind(), ConsumerInfoErrorKind::NotFound);
                 let Some(wanted) = options.wanted().filter(|_| missing) else {
-                    let told =
-                        format!("the consumer {name:?} of {of:?} cannot be used ({error}); make it first");
-                    return Err(SourceError::later(told));
+                    let message =
+                        format!("cannot use the consumer {name:?} of {of:?} ({error}); create it first");
+                    return Err(SourceError::later(message));
                 };
                 let made = stream.create_consumer(wanted).await;
                 let made = made.map_err(|error| {
-                    SourceError::later(format!("the consumer {name:?} of {of:?} cannot be made: {error}"))
+                    SourceError::later(format!("cannot create the consumer {name:?} of {of:?}: {error}"))
                 })?;
                 made.cached_info().clone()
             }
         };
         match refused(&info.config) {
             Some(why) => {
-                Err(SourceError::for_good(format!("the consumer {name:?} of {of:?} is not used: {why}")))
+                Err(SourceError::for_good(format!("refused the consumer {name:?} of {of:?}: {why}")))
             }
             None => Ok(info),
         }
     }
 
-    /// Whether the client has connected again by itself: what was on its way to us then is nobody's until it runs out, and
-    /// what comes next would overtake it.
-    pub(super) fn is_of_before(&self) -> bool {
+    /// Whether the client has reconnected by itself. Messages on their way to us at that time are stuck until their
+    /// leases expire, and new ones would overtake them.
+    pub(super) fn has_reconnected(&self) -> bool {
         connects_of(&self.client) != self.connects
     }
 
-    /// Asks for messages, unless that was done and is still being answered.
+    /// Sends a pull request, unless one is still open.
     pub(super) async fn ask(&mut self, most: usize, wait: Duration) -> Result<(), SourceError> {
         let now = Instant::now();
         if self.asked > 0 && now < self.asked_until() {
             return Ok(());
         }
-        // The client would keep the request, and the next one, until the server is back.
-        if self.client.connection_state() != State::Connected || self.is_of_before() {
-            return Err(away());
+        // The client would buffer this request, and the next one, until the server is back.
+        if self.client.connection_state() != State::Connected || self.has_reconnected() {
+            return Err(disconnected());
         }
         let (batch, wait) = (most.clamp(1, PULL_MAX), wait.min(PULL_WAIT_MAX));
         let request = BatchConfig {
@@ -159,12 +159,13 @@ impl Connection {
             ..BatchConfig::default()
         };
         let asked = self.consumer.request_batch(request, self.inbox.clone()).await;
-        asked.map_err(|error| SourceError::later(format!("NATS was not asked for messages: {error}")))?;
+        asked
+            .map_err(|error| SourceError::later(format!("sending a pull request to NATS failed: {error}")))?;
         (self.asked, self.asked_until) = (batch, now + wait);
         Ok(())
     }
 
-    /// The next one of what was asked for. `None`: the connection is gone for good.
+    /// The next answer to a pull request. `None`: the connection is closed.
     pub(super) async fn arrival(&mut self) -> Option<Result<Arrival, SourceError>> {
         let message = self.arrivals.next().await?;
         match message.status.unwrap_or(StatusCode::OK) {
@@ -172,18 +173,25 @@ impl Connection {
             StatusCode::IDLE_HEARTBEAT => return Some(Ok(Arrival::Nothing)),
             StatusCode::NO_RESPONDERS => {
                 self.asked = 0;
-                return Some(Err(SourceError::later("the consumer is not there, or JetStream is not ready")));
+                return Some(Err(SourceError::later(
+                    "the consumer does not exist, or JetStream is not ready",
+                )));
             }
-            // Nothing there, the time is over, or enough is out.
+            // No messages, the request expired, or max_ack_pending is reached.
             status => {
                 self.asked = 0;
-                let told = message.description.unwrap_or_default();
-                return Some(match told.to_ascii_lowercase() {
-                    told if told.contains("deleted") => Err(SourceError::later("the consumer was deleted")),
-                    told if status == StatusCode::REQUEST_TERMINATED
-                        && told.contains("exceeded maxwaiting") =>
+                let reason = message.description.unwrap_or_default();
+                return Some(match reason.to_ascii_lowercase() {
+                    reason if reason.contains("deleted") => {
+                        Err(SourceError::later("the consumer was deleted"))
+                    }
+                    reason
+                        if status == StatusCode::REQUEST_TERMINATED
+                            && reason.contains("exceeded maxwaiting") =>
                     {
-                        Err(SourceError::later("too many ask for messages at once; set max_waiting higher"))
+                        Err(SourceError::later(
+                            "too many pull requests at once; raise the consumer's max_waiting",
+                        ))
                     }
                     _ => Ok(Arrival::Nothing),
                 });
@@ -193,9 +201,9 @@ impl Connection {
         let message = jetstream::Message { message, context: self.context.clone() };
         let info = message.info().map(|info| (info.stream_sequence, info.delivered));
         Some(match info {
-            // What is sent for its first time only rises, whoever else reads, while stream and consumer are the same.
+            // Sequences of first deliveries only rise, even with other readers, while stream and consumer are the same.
             Ok((sequence, 1)) if sequence <= self.newest => {
-                Err(SourceError::later("the stream or its consumer was made anew"))
+                Err(SourceError::later("the stream or its consumer was recreated"))
             }
             Ok((sequence, delivered)) => {
                 if delivered == 1 {
@@ -204,93 +212,95 @@ impl Connection {
                 (self.last, self.latest) = (self.last.max(sequence), sequence);
                 Ok(Arrival::Message { message: message.message, sequence, delivered })
             }
-            Err(error) => Err(SourceError::later(format!("what came is no message of a stream: {error}"))),
+            Err(error) => {
+                Err(SourceError::later(format!("NATS sent something that is not a stream message: {error}")))
+            }
         })
     }
 
-    /// Whether the server is still to answer.
+    /// Whether a pull request is open.
     pub(super) fn is_asked(&self) -> bool {
         self.asked > 0
     }
 
-    /// When nothing comes any more that was asked for.
+    /// When the open pull request counts as lost.
     pub(super) fn asked_until(&self) -> Instant {
         self.asked_until + OVERDUE
     }
 
-    /// What was sent to us so far may be anybody's.
-    pub(super) fn begin_anew(&mut self) {
+    /// From now on, anything sent so far may be with another reader.
+    pub(super) fn restart_wait(&mut self) {
         (self.sent_before, self.since, self.latest) = (self.last, Instant::now(), 0);
     }
 
-    /// Whether new ones come: what has run out comes before them.
+    /// Whether the server sends new messages: expired ones come before them.
     pub(super) fn is_ahead(&self) -> bool {
         self.latest > self.sent_before
     }
 
-    /// Whether what others had has run out wherever it was. The server looks only every now and then.
+    /// Whether all leases of other readers must have expired. The server checks only now and then.
     pub(super) fn has_run_out(&self) -> bool {
         self.since.elapsed() > self.ack_wait * 2 + Duration::from_secs(1)
     }
 
-    /// Whether nobody else has anything of what was sent before: all of that is done, or ours. A server that was killed may
-    /// have forgotten that it sent some of ours, which then are not among those it waits for: they do not stand for others
-    /// that got lost on the way.
+    /// Whether no other reader has earlier messages: all of them are acked, or ours. A server that was killed may have
+    /// forgotten deliveries to us, and then does not count them as pending. So only sequences up to its `delivered`
+    /// count as ours: the others would stand for messages that got lost on the way.
     pub(super) async fn is_settled(&self, ours: impl Fn(u64) -> usize) -> Result<bool, SourceError> {
         let info = self.stream.consumer_info(&self.consumer.cached_info().name).await;
         let info =
-            info.map_err(|error| SourceError::later(format!("the consumer is not told of: {error}")))?;
+            info.map_err(|error| SourceError::later(format!("cannot read the consumer's state: {error}")))?;
         let ours = ours(info.delivered.stream_sequence);
         Ok(info.ack_floor.stream_sequence >= self.sent_before || info.num_ack_pending <= ours)
     }
 
-    /// Until when words to the server may take that are said now.
+    /// Deadline for acks that are sent now.
     pub(super) fn deadline(&self) -> tokio::time::Instant {
-        tokio::time::Instant::now() + self.patience
+        tokio::time::Instant::now() + self.ack_timeout
     }
 
-    /// Says something about deliveries, until the server has answered of each or the time is over. Those that it has.
-    pub(super) async fn say<T: Copy>(
+    /// Sends `word` (ack, nack, in progress) for deliveries until the deadline. Returns those the server confirmed.
+    pub(super) async fn send<T: Copy>(
         &self,
         word: &'static str,
         about: Vec<(T, Subject)>,
         until: tokio::time::Instant,
     ) -> Result<Vec<T>, (Vec<T>, SourceError)> {
-        // The client would keep the words, and say them when they may be about somebody else's delivery.
+        // The client would buffer them and send them later, when they may hit another reader's delivery.
         if self.client.connection_state() != State::Connected {
-            return Err((Vec::new(), away()));
+            return Err((Vec::new(), disconnected()));
         }
-        let words = about.into_iter().map(|(what, reply)| async move {
+        let requests = about.into_iter().map(|(what, reply)| async move {
             let request = self.client.request(reply, Bytes::from_static(word.as_bytes()));
             (what, tokio::time::timeout_at(until, request).await)
         });
-        let answers: Vec<_> = futures_util::stream::iter(words).buffer_unordered(WORDS_MAX).collect().await;
-        let (mut heard, mut wrong) = (Vec::new(), None);
+        let answers: Vec<_> = futures_util::stream::iter(requests).buffer_unordered(ACKS_MAX).collect().await;
+        let (mut confirmed, mut failure) = (Vec::new(), None);
         for (what, answer) in answers {
             match answer {
-                Ok(Ok(_)) => heard.push(what),
-                Err(_) => wrong = Some(SourceError::later("NATS did not answer in time")),
+                Ok(Ok(_)) => confirmed.push(what),
+                Err(_) => failure = Some(SourceError::later("NATS did not answer in time")),
                 Ok(Err(error)) => {
-                    wrong = Some(SourceError::later(format!("NATS did not hear of messages: {error}")))
+                    failure = Some(SourceError::later(format!("sending acks to NATS failed: {error}")))
                 }
             }
         }
-        match wrong {
-            None => Ok(heard),
-            Some(error) => Err((heard, error)),
+        match failure {
+            None => Ok(confirmed),
+            Some(error) => Err((confirmed, error)),
         }
     }
 
-    /// How long the stream keeps messages, or did when it was last asked.
+    /// The stream's retention (`max_age`), or its last known one.
     pub(super) async fn retention(&mut self) -> Option<Duration> {
-        let told = self.stream.info().await.ok().map(|info| info.config.max_age);
-        let kept = told.unwrap_or_else(|| self.stream.cached_info().config.max_age);
+        let current = self.stream.info().await.ok().map(|info| info.config.max_age);
+        let kept = current.unwrap_or_else(|| self.stream.cached_info().config.max_age);
         Some(if kept.is_zero() { Duration::MAX } else { kept })
     }
 }
 
-fn away() -> SourceError {
-    SourceError::later("NATS is away; the client connects again by itself")
+fn disconnected() -> SourceError {
+    SourceError::later("NATS is disconnected; the client reconnects by itself")
 }
 
 fn connects_of(client: &Client) -> u64 {

@@ -1,7 +1,7 @@
-//! What was taken from the stream and is not done: what waits to be given, what is out, and until when it is ours. Pure.
+//! Messages in flight: waiting ones, delivered ones, and when their leases expire. Pure.
 //!
-//! A message that is given back stays here, under its sequence, and is given again before anything behind it: the server would
-//! send it whenever it likes. A lease that ran out takes everything with it, so that all of it comes again in its order.
+//! A nacked message stays here under its sequence and is delivered again before anything behind it: the server would
+//! redeliver it at any time. One expired lease gives up all messages, so that all of them are redelivered in order.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -10,33 +10,33 @@ use async_nats::Subject;
 
 use crate::source::{Delivery, Receipt, Settle};
 
-/// A message, and the subject to speak of its delivery on.
+/// A message, and the reply subject for its acks.
 #[derive(Clone, Debug)]
 pub(super) struct Kept {
     pub(super) delivery: Delivery,
     pub(super) reply: Subject,
-    /// When others may have it.
+    /// When the lease expires.
     until: Instant,
-    /// Done, and the server has not said that it knows.
+    /// Acked here; the server has not confirmed yet.
     done: bool,
 }
 
 #[derive(Default)]
 pub(super) struct InFlight {
-    /// To be given, by their sequence.
+    /// To be delivered, by their sequence.
     waiting: BTreeMap<u64, Kept>,
-    /// Came while others may have what is before it: not to be given yet.
-    back: BTreeMap<u64, Kept>,
+    /// Held back: another reader may have earlier messages.
+    held_back: BTreeMap<u64, Kept>,
     out: BTreeMap<Receipt, (u64, Kept)>,
     lost: Vec<Receipt>,
-    /// To be given back to the server.
+    /// To be nacked to the server.
     returned: VecDeque<Subject>,
     last: u64,
 }
 
 impl InFlight {
-    /// A message came, and is ours until then. `ahead`: others may still have what is before it.
-    pub(super) fn came(
+    /// A message arrived, with a lease until then. `ahead`: another reader may still have earlier messages.
+    pub(super) fn arrived(
         &mut self,
         sequence: u64,
         delivery: Delivery,
@@ -44,40 +44,40 @@ impl InFlight {
         until: Instant,
         ahead: bool,
     ) {
-        // It was others' in between, or the server thinks so: what we had of it is worth nothing.
+        // The server delivers it again, so our previous delivery of it is invalid.
         let out = self.out.iter().find(|(_, (of, _))| *of == sequence).map(|(receipt, _)| *receipt);
         if let Some(receipt) = out {
             self.out.remove(&receipt);
             self.lost.push(receipt);
         }
         self.waiting.remove(&sequence);
-        self.back.remove(&sequence);
+        self.held_back.remove(&sequence);
         let kept = Kept { delivery, reply, until, done: false };
         if ahead {
-            self.back.insert(sequence, kept);
+            self.held_back.insert(sequence, kept);
         } else {
             self.waiting.insert(sequence, kept);
         }
     }
 
-    /// How many messages up to there are held that are not done. Of a done one the server may know, and only its answer was
-    /// lost.
+    /// How many messages up to this sequence are in flight and not acked. An acked one may be known to the server, with
+    /// only its answer lost.
     pub(super) fn pending(&self, up_to: u64) -> usize {
-        let here = self.waiting.iter().chain(&self.back).map(|(sequence, kept)| (*sequence, kept));
+        let here = self.waiting.iter().chain(&self.held_back).map(|(sequence, kept)| (*sequence, kept));
         let all = here.chain(self.out.values().map(|(sequence, kept)| (*sequence, kept)));
         all.filter(|(sequence, kept)| *sequence <= up_to && !kept.done).count()
     }
 
-    /// Nobody has what is before those that were held back.
+    /// No other reader has earlier messages: those held back may be delivered.
     pub(super) fn release(&mut self) {
-        self.waiting.append(&mut self.back);
+        self.waiting.append(&mut self.held_back);
     }
 
-    /// Gives up to so many, in the order of the stream. Not what is behind one that is held back: that came again, and what
-    /// was behind it when it first came is still here.
+    /// Delivers up to `most`, in the order of the stream. Stops before the first one held back: it may be a redelivery,
+    /// and its successors are still here from the first time.
     pub(super) fn give(&mut self, most: usize) -> Vec<Delivery> {
         let mut given = Vec::new();
-        let before = self.back.keys().next().copied().unwrap_or(u64::MAX);
+        let before = self.held_back.keys().next().copied().unwrap_or(u64::MAX);
         while given.len() < most
             && self.waiting.keys().next().is_some_and(|sequence| *sequence < before)
             && let Some((sequence, mut kept)) = self.waiting.pop_first()
@@ -90,17 +90,17 @@ impl InFlight {
         given
     }
 
-    /// What became of messages. Those that are done are to be told to the server.
+    /// Acks or nacks messages. Returns those whose ack has to be sent to the server.
     pub(super) fn settle(&mut self, settled: &[(Receipt, Settle)]) -> Vec<(Receipt, Subject)> {
-        let mut to_tell = Vec::new();
+        let mut to_ack = Vec::new();
         for (receipt, settle) in settled {
             let Some((sequence, kept)) = self.out.get_mut(receipt) else { continue };
             match settle {
                 Settle::Ack => {
                     kept.done = true;
-                    to_tell.push((*receipt, kept.reply.clone()));
+                    to_ack.push((*receipt, kept.reply.clone()));
                 }
-                // What was done stays done.
+                // An ack is final.
                 Settle::Nack if kept.done => {}
                 Settle::Nack => {
                     let sequence = *sequence;
@@ -110,26 +110,26 @@ impl InFlight {
                 }
             }
         }
-        to_tell
+        to_ack
     }
 
-    /// The server knows that it is done.
-    pub(super) fn told(&mut self, receipt: Receipt) {
+    /// The server has confirmed the ack.
+    pub(super) fn ack_confirmed(&mut self, receipt: Receipt) {
         self.out.remove(&receipt);
     }
 
-    /// What is to be kept: what somebody works on, and what waits.
-    pub(super) fn to_keep(&self, worked_on: &[Receipt]) -> Vec<(u64, Subject)> {
-        let out = worked_on.iter().filter_map(|receipt| self.out.get(receipt));
+    /// Messages whose lease has to be extended: those being handled, and those waiting.
+    pub(super) fn to_keep(&self, delivered: &[Receipt]) -> Vec<(u64, Subject)> {
+        let out = delivered.iter().filter_map(|receipt| self.out.get(receipt));
         let out = out.map(|(sequence, kept)| (*sequence, kept.reply.clone()));
-        let here = self.waiting.iter().chain(&self.back);
+        let here = self.waiting.iter().chain(&self.held_back);
         out.chain(here.map(|(sequence, kept)| (*sequence, kept.reply.clone()))).collect()
     }
 
-    /// The server knows that these are worked on, and they are ours until then.
-    pub(super) fn kept(&mut self, sequences: &[u64], until: Instant) {
+    /// The server has extended these leases.
+    pub(super) fn extended(&mut self, sequences: &[u64], until: Instant) {
         for sequence in sequences {
-            if let Some(kept) = self.waiting.get_mut(sequence).or_else(|| self.back.get_mut(sequence)) {
+            if let Some(kept) = self.waiting.get_mut(sequence).or_else(|| self.held_back.get_mut(sequence)) {
                 kept.until = until;
             }
         }
@@ -140,31 +140,31 @@ impl InFlight {
         }
     }
 
-    /// When the first lease runs out.
+    /// When the first lease expires.
     #[cfg(test)]
     fn first_until(&self) -> Option<Instant> {
         self.all().map(|kept| kept.until).min()
     }
 
     fn all(&self) -> impl Iterator<Item = &Kept> {
-        self.waiting.values().chain(self.back.values()).chain(self.out.values().map(|(_, kept)| kept))
+        self.waiting.values().chain(self.held_back.values()).chain(self.out.values().map(|(_, kept)| kept))
     }
 
-    /// Gives everything up if anything ran out: what came later would overtake it. Whether it did.
+    /// Gives up everything if any lease expired: later messages would overtake that one. Returns whether one did.
     pub(super) fn expire(&mut self, now: Instant) -> bool {
-        // Nobody works on what is done. It comes again, and is known.
+        // An acked message is not being handled. It is redelivered, and the inbox deduplicates it.
         self.out.retain(|_, (_, kept)| !kept.done || kept.until > now);
-        let ran_out = self.all().any(|kept| kept.until <= now);
-        if ran_out {
+        let expired = self.all().any(|kept| kept.until <= now);
+        if expired {
             self.give_up(|kept| kept.until > now);
         }
-        ran_out
+        expired
     }
 
-    /// Gives everything up, and that which is still ours back to the server, in the order of the stream.
+    /// Gives up everything. Queues nacks for those still ours, in the order of the stream.
     pub(super) fn give_up(&mut self, ours: impl Fn(&Kept) -> bool) {
         let mut all = std::mem::take(&mut self.waiting);
-        all.append(&mut self.back);
+        all.append(&mut self.held_back);
         for (receipt, (sequence, kept)) in std::mem::take(&mut self.out) {
             self.lost.push(receipt);
             if !kept.done {
@@ -174,7 +174,7 @@ impl InFlight {
         self.returned.extend(all.into_values().filter(ours).map(|kept| kept.reply));
     }
 
-    /// Gives everything up without a word: of a stream that was made anew, the server would take it for other messages.
+    /// Gives up everything without nacks: in a recreated stream they would hit other messages.
     pub(super) fn abandon(&mut self) {
         self.give_up(|_| false);
         self.forget_returned();
@@ -184,33 +184,33 @@ impl InFlight {
         std::mem::take(&mut self.lost)
     }
 
-    /// What the server is to be told next that it may deliver it again.
+    /// The next message to nack to the server.
     pub(super) fn next_returned(&self) -> Option<Subject> {
         self.returned.front().cloned()
     }
 
-    /// It was told, and knows.
+    /// The server has confirmed the nack.
     pub(super) fn is_returned(&mut self) {
         self.returned.pop_front();
     }
 
-    /// What it did not hear comes again by itself.
+    /// Drops pending nacks. The server redelivers those messages when their leases expire.
     pub(super) fn forget_returned(&mut self) {
         self.returned.clear();
     }
 }
 
-/// How much of a lease counts that was renewed: a word to the server takes a while.
+/// How much of a renewed lease counts: the request to the server takes time.
 pub(super) fn lease(ack_wait: Duration) -> Duration {
     ack_wait * 9 / 10
 }
 
-/// How often is kept.
+/// How often leases are renewed.
 pub(super) fn renew_after(ack_wait: Duration) -> Duration {
     ack_wait / 4
 }
 
-/// How much of a lease counts when a message is found: it may have arrived since was last looked.
+/// How much of the lease counts when a message is read: it may have arrived any time since the last poll.
 pub(super) fn first_lease(ack_wait: Duration) -> Duration {
     lease(ack_wait) - renew_after(ack_wait)
 }

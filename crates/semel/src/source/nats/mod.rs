@@ -1,24 +1,24 @@
-//! NATS JetStream: a durable pull consumer that acknowledges each message by itself.
+//! NATS JetStream: a durable pull consumer that acks each message by itself.
 //!
 //! | in the delivery | from the message |
 //! |---|---|
 //! | `from` | stream |
 //! | `place` | `stream/sequence` |
-//! | `lineage` | when the stream was made: one that is made anew counts anew |
+//! | `lineage` | creation time of the stream: a recreated one starts its sequence again |
 //! | `key` | header `semel-key`, else `ce-partitionkey`, else the subject |
 //! | `headers` | its headers, by their names |
-//! | `deliveries` | as the server counts, and those given back here |
+//! | `deliveries` | the server's count, plus nacks here |
 //!
-//! **Done** is said until the server has answered. **Given back**, a message stays here and is given again before what is
-//! behind it; the server gets it back when the source leaves.
+//! **Acks** are repeated until the server has answered. **A nacked** message stays here and is delivered again before
+//! anything behind it; the server gets it back when the source leaves.
 //!
-//! **Order.** Of one reader at a time the order of the stream is kept within a key, also over a crash: who comes after one
-//! that died holds new messages back until those that the other one had have come, for twice `ack_wait` at most. Several
-//! readers of one consumer share its messages, those of one key too: then only a consumer with
-//! [one message out](NatsSourceOptions::ack_pending_max) has an order.
+//! **Order.** With one reader at a time, a key keeps the order of the stream, also over a crash: a new reader holds new
+//! messages back until those of the crashed one were redelivered, for twice `ack_wait` at most. Several readers of one
+//! consumer share its messages, those of one key too: then only a consumer with
+//! [one message in flight](NatsSourceOptions::ack_pending_max) has an order.
 //!
-//! **Leases** are the consumer's `ack_wait`. What is worked on is kept by `+WPI`, and counts as lost here a little before
-//! the server thinks so: the server takes a late acknowledgement for the delivery that another one has.
+//! **Leases** are the consumer's `ack_wait`. `+WPI` extends them. Here they expire a little earlier than at the server:
+//! the server would apply a late ack to another reader's delivery.
 
 use std::time::{Duration, Instant};
 
@@ -35,13 +35,13 @@ mod record;
 
 pub use options::NatsSourceOptions;
 
-/// How long an answer of the server's is waited for where there is no time to wait.
+/// Time for the server's answer to a call without a wait.
 const ROUND_TRIP: Duration = Duration::from_millis(50);
 
-/// How often is looked whether what others had has come.
-const SETTLING_IN: Duration = Duration::from_millis(200);
+/// How often to check whether other readers still have earlier messages.
+const ORDER_CHECK_EVERY: Duration = Duration::from_millis(200);
 
-/// How long more of a batch is waited for.
+/// Wait for the next message of a batch.
 const NEXT: Duration = Duration::from_millis(2);
 
 /// Receives from NATS JetStream as one reader of a durable consumer.
@@ -54,19 +54,19 @@ const NEXT: Duration = Duration::from_millis(2);
 /// ```
 pub struct NatsSource {
     options: NatsSourceOptions,
-    link: Option<Connection>,
-    held: InFlight,
-    /// What was sent before may be somebody else's.
-    settling_in: bool,
-    /// As the consumer has it, once it is known.
+    connection: Option<Connection>,
+    in_flight: InFlight,
+    /// Another reader may have earlier messages: new ones are held back.
+    holding_back: bool,
+    /// The consumer's setting, once it is known.
     ack_wait: Option<Duration>,
-    /// Which making of the stream what is held is of.
+    /// The incarnation of the stream that messages in flight belong to.
     lineage: Option<String>,
     has_left: bool,
 }
 
 impl NatsSource {
-    /// A reader of that durable consumer of that stream, at the server of this `nats://` address.
+    /// A reader of that durable consumer of that stream, at the server with this `nats://` URL.
     pub fn options(url: &str, stream: &str, consumer: &str) -> NatsSourceOptions {
         NatsSourceOptions::new(url, stream, consumer)
     }
@@ -74,9 +74,9 @@ impl NatsSource {
     fn new(options: NatsSourceOptions) -> Self {
         Self {
             options,
-            link: None,
-            held: InFlight::default(),
-            settling_in: true,
+            connection: None,
+            in_flight: InFlight::default(),
+            holding_back: true,
             ack_wait: None,
             lineage: None,
             has_left: false,
@@ -87,99 +87,103 @@ impl NatsSource {
         if self.has_left {
             return Err(SourceError::for_good("the source has left"));
         }
-        if self.link.as_ref().is_some_and(Connection::is_of_before) {
+        if self.connection.as_ref().is_some_and(Connection::has_reconnected) {
             self.take_in_what_is_there();
-            self.link = None;
+            self.connection = None;
         }
-        if self.link.is_none() {
-            let link = Connection::open(&self.options).await?;
-            let before = self.lineage.replace(link.lineage.clone());
-            if before.is_some_and(|before| before != link.lineage) {
-                self.held.abandon();
+        if self.connection.is_none() {
+            let connection = Connection::open(&self.options).await?;
+            let before = self.lineage.replace(connection.lineage.clone());
+            if before.is_some_and(|before| before != connection.lineage) {
+                self.in_flight.abandon();
             }
-            self.ack_wait = Some(link.ack_wait);
-            self.settling_in = true;
-            self.link = Some(link);
+            self.ack_wait = Some(connection.ack_wait);
+            self.holding_back = true;
+            self.connection = Some(connection);
         }
         Ok(())
     }
 
-    fn link(&mut self) -> Result<&mut Connection, SourceError> {
-        self.link.as_mut().ok_or_else(not_connected)
+    fn connection(&mut self) -> Result<&mut Connection, SourceError> {
+        self.connection.as_mut().ok_or_else(not_connected)
     }
 
-    /// Gives back what is not ours to keep, one after the other: it is the order in which it comes again.
+    /// Nacks given-up messages one after the other: the server redelivers them in that order.
     async fn give_back(&mut self) -> Result<(), SourceError> {
-        let until = self.link()?.deadline();
-        while let Some(reply) = self.held.next_returned() {
-            if let Err((_, error)) = self.link()?.say("-NAK", vec![((), reply)], until).await {
-                self.held.forget_returned();
+        let until = self.connection()?.deadline();
+        while let Some(reply) = self.in_flight.next_returned() {
+            if let Err((_, error)) = self.connection()?.send("-NAK", vec![((), reply)], until).await {
+                self.in_flight.forget_returned();
                 return Err(error);
             }
-            self.held.is_returned();
+            self.in_flight.is_returned();
         }
         Ok(())
     }
 
-    /// What ran out is others' now, or comes again to us: in which order is only known when all of it is somewhere.
+    /// Gives up everything if a lease expired. Then holds new messages back until the old ones are redelivered, to keep
+    /// the order.
     fn expire(&mut self) {
-        if self.held.expire(Instant::now()) {
-            self.settling_in = true;
-            self.link.iter_mut().for_each(Connection::begin_anew);
+        if self.in_flight.expire(Instant::now()) {
+            self.holding_back = true;
+            self.connection.iter_mut().for_each(Connection::restart_wait);
         }
     }
 
-    /// Nothing is held back any more when what was sent before is done, ours, or has run out.
-    async fn settle_in(&mut self) -> Result<(), SourceError> {
-        let Some(link) = &self.link else { return Err(not_connected()) };
-        if link.is_settled(|up_to| self.held.pending(up_to)).await? || link.has_run_out() {
-            self.held.release();
-            self.settling_in = false;
+    /// Stops holding messages back once all earlier ones are acked, ours, or expired.
+    async fn check_order(&mut self) -> Result<(), SourceError> {
+        let Some(connection) = &self.connection else { return Err(not_connected()) };
+        if connection.is_settled(|up_to| self.in_flight.pending(up_to)).await? || connection.has_run_out() {
+            self.in_flight.release();
+            self.holding_back = false;
         }
         Ok(())
     }
 
     fn take_in(&mut self, arrival: Arrival) {
         let Arrival::Message { message, sequence, delivered } = arrival else { return };
-        let Some(link) = &self.link else { return };
+        let Some(connection) = &self.connection else { return };
         let Some(reply) = message.reply.clone() else { return };
-        let until = Instant::now() + first_lease(link.ack_wait);
-        let delivery = record::delivery(message, &self.options.stream, sequence, delivered, &link.lineage);
-        // The client repeats a request that it could not get rid of before it connected again. What that brings may be behind
-        // what was on its way when the connection broke.
-        let ahead = self.settling_in || link.is_of_before();
-        self.held.came(sequence, delivery, reply, until, ahead);
+        let until = Instant::now() + first_lease(connection.ack_wait);
+        let delivery =
+            record::delivery(message, &self.options.stream, sequence, delivered, &connection.lineage);
+        // After a reconnect the client repeats an unsent request. Its messages may be behind those that were on their
+        // way when the connection broke.
+        let ahead = self.holding_back || connection.has_reconnected();
+        self.in_flight.arrived(sequence, delivery, reply, until, ahead);
     }
 
-    /// What has arrived and nobody looked at is ours, and has to be kept.
+    /// Takes in messages that have arrived: their leases run, and have to be extended.
     fn take_in_what_is_there(&mut self) {
-        while let Some(Some(came)) = self.link.as_mut().map(|link| link.arrival().now_or_never()) {
-            match came {
+        while let Some(Some(arrived)) =
+            self.connection.as_mut().map(|connection| connection.arrival().now_or_never())
+        {
+            match arrived {
                 Some(Ok(arrival)) => self.take_in(arrival),
-                // The consumer or the connection is gone: nothing more comes this way.
-                Some(Err(_)) | None => self.link = None,
+                // The consumer or the connection is gone: nothing more arrives here.
+                Some(Err(_)) | None => self.connection = None,
             }
         }
     }
 
-    /// Waits for what was asked for until then, and takes in what comes with it.
+    /// Waits for the answer to the pull request until then, and takes in what arrives.
     async fn await_arrivals(&mut self, until: Instant) -> Result<(), SourceError> {
         let mut left = until.saturating_duration_since(Instant::now());
         loop {
-            let link = self.link()?;
-            match tokio::time::timeout(left, link.arrival()).await {
+            let connection = self.connection()?;
+            match tokio::time::timeout(left, connection.arrival()).await {
                 Err(_) => return Ok(()),
                 Ok(Some(Ok(arrival))) => self.take_in(arrival),
                 Ok(Some(Err(error))) => {
-                    self.link = None;
+                    self.connection = None;
                     return Err(error);
                 }
                 Ok(None) => {
-                    self.link = None;
+                    self.connection = None;
                     return Err(SourceError::later("the connection to NATS is closed"));
                 }
             }
-            if !self.link()?.is_asked() {
+            if !self.connection()?.is_asked() {
                 return Ok(());
             }
             left = NEXT;
@@ -198,71 +202,71 @@ impl Source for NatsSource {
             self.connect().await?;
             self.expire();
             self.give_back().await?;
-            if self.settling_in {
-                self.settle_in().await?;
+            if self.holding_back {
+                self.check_order().await?;
             }
-            let given = self.held.give(most);
+            let given = self.in_flight.give(most);
             let left = until.saturating_duration_since(Instant::now());
             if !given.is_empty() || most == 0 {
                 return Ok(given);
             }
-            // While only new ones come there is nothing to hurry for: they are held back.
-            let ahead = self.settling_in && self.link()?.is_ahead();
-            let patience = if self.settling_in { left.min(SETTLING_IN) } else { left };
+            // While only new messages arrive there is no hurry: they are held back.
+            let ahead = self.holding_back && self.connection()?.is_ahead();
+            let poll_wait = if self.holding_back { left.min(ORDER_CHECK_EVERY) } else { left };
             let begun = Instant::now();
-            self.link()?.ask(if ahead { 1 } else { most }, patience).await?;
-            self.await_arrivals(begun + patience.max(ROUND_TRIP)).await?;
-            if ahead && self.link()?.is_ahead() {
-                tokio::time::sleep_until((begun + patience).into()).await;
+            self.connection()?.ask(if ahead { 1 } else { most }, poll_wait).await?;
+            self.await_arrivals(begun + poll_wait.max(ROUND_TRIP)).await?;
+            if ahead && self.connection()?.is_ahead() {
+                tokio::time::sleep_until((begun + poll_wait).into()).await;
             }
             if left.is_zero() {
-                return Ok(self.held.give(most));
+                return Ok(self.in_flight.give(most));
             }
         }
     }
 
     async fn settle(&mut self, settled: &[(Receipt, Settle)]) -> Result<(), SourceError> {
         self.expire();
-        if self.held.settle(settled).is_empty() {
+        if self.in_flight.settle(settled).is_empty() {
             return Ok(());
         }
         self.connect().await?;
-        // What ran out meanwhile, or is of a stream that was made anew, is not spoken of.
+        // Leaves out what expired meanwhile, or belongs to an earlier incarnation of the stream.
         self.expire();
-        let done = self.held.settle(settled);
+        let done = self.in_flight.settle(settled);
         if done.is_empty() {
             return Ok(());
         }
-        let link = self.link()?;
-        let (heard, error) = match link.say("+ACK", done, link.deadline()).await {
-            Ok(heard) => (heard, None),
-            Err((heard, error)) => (heard, Some(error)),
+        let connection = self.connection()?;
+        let (confirmed, error) = match connection.send("+ACK", done, connection.deadline()).await {
+            Ok(confirmed) => (confirmed, None),
+            Err((confirmed, error)) => (confirmed, Some(error)),
         };
-        heard.into_iter().for_each(|receipt| self.held.told(receipt));
+        confirmed.into_iter().for_each(|receipt| self.in_flight.ack_confirmed(receipt));
         error.map_or(Ok(()), Err)
     }
 
-    async fn keep(&mut self, held: &[Receipt]) -> Result<(), SourceError> {
+    async fn keep(&mut self, in_flight: &[Receipt]) -> Result<(), SourceError> {
         let now = Instant::now();
         self.expire();
         self.take_in_what_is_there();
-        if self.held.to_keep(held).is_empty() {
+        if self.in_flight.to_keep(in_flight).is_empty() {
             return Ok(());
         }
         self.connect().await?;
-        // What ran out meanwhile, or is of a stream that was made anew, is not spoken of.
+        // Leaves out what expired meanwhile, or belongs to an earlier incarnation of the stream.
         self.expire();
-        let to_keep = self.held.to_keep(held);
+        let to_keep = self.in_flight.to_keep(in_flight);
         if to_keep.is_empty() {
             return Ok(());
         }
-        let link = self.link()?;
-        let until = now + lease(link.ack_wait);
-        let (heard, error) = match link.say("+WPI", to_keep, link.deadline()).await {
-            Ok(heard) => (heard, None),
-            Err((heard, error)) => (heard, Some(error)),
+        let connection = self.connection()?;
+        let until = now + lease(connection.ack_wait);
+        let (confirmed, error) = match connection.send("+WPI", to_keep, connection.deadline()).await {
+            Ok(confirmed) => (confirmed, None),
+            Err((confirmed, error)) => (confirmed, Some(error)),
         };
-        self.held.kept(&heard, until);
+        self.in_flight.extended(&confirmed, until);
         error.map_or(Ok(()), Err)
     }
 
@@ -272,32 +276,33 @@ impl Source for NatsSource {
 
     fn lost(&mut self) -> Vec<Receipt> {
         self.expire();
-        self.held.lost()
+        self.in_flight.lost()
     }
 
     async fn retention(&mut self) -> Option<Duration> {
         self.connect().await.ok()?;
-        self.link().ok()?.retention().await
+        self.connection().ok()?.retention().await
     }
 
-    /// What was not settled is others' at once.
+    /// Nacks what was not settled, so that other readers get it at once.
     async fn leave(&mut self) -> Result<(), SourceError> {
         self.has_left = true;
-        // What was asked for may still come, and nobody would know of it before its lease is over.
-        while let Some(until) = self.link.as_ref().filter(|link| link.is_asked()).map(Connection::asked_until)
+        // Messages of the open pull request may still arrive, and would be stuck until their leases expire.
+        while let Some(until) =
+            self.connection.as_ref().filter(|connection| connection.is_asked()).map(Connection::asked_until)
         {
             if Instant::now() >= until || self.await_arrivals(until).await.is_err() {
                 break;
             }
         }
-        if self.link.is_none() {
+        if self.connection.is_none() {
             return Ok(());
         }
         self.expire();
-        self.held.give_up(|_| true);
-        self.held.lost();
+        self.in_flight.give_up(|_| true);
+        self.in_flight.lost();
         let given = self.give_back().await;
-        self.link = None;
+        self.connection = None;
         given
     }
 }

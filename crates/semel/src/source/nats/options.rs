@@ -1,4 +1,4 @@
-//! How the source is configured, and which consumers of the server's keep what it promises.
+//! Options of the source, and a check that the server's consumer is safe to use.
 
 use std::time::Duration;
 
@@ -35,54 +35,54 @@ impl NatsSourceOptions {
         }
     }
 
-    /// Only messages of these subjects, when the consumer is made: all of the stream unless said otherwise.
+    /// Only messages of these subjects, when the consumer is created. Default: all of the stream.
     pub fn filter(mut self, subjects: &str) -> Self {
         subjects.clone_into(&mut self.filter);
         self
     }
 
-    /// Whether a consumer that is not there is made: it is, unless told otherwise.
+    /// Whether to create a missing consumer. Default: yes.
     pub fn create(mut self, create: bool) -> Self {
         self.create = create;
         self
     }
 
-    /// When the consumer is made: after this long without a word others get a message, 30 s. Long work does not get
-    /// there, because it is [kept](crate::source::Source::keep).
+    /// When the consumer is created: the lease on a message, 30 s. [`keep`](crate::source::Source::keep) extends it for
+    /// long work.
     pub fn ack_wait(mut self, wait: Duration) -> Self {
         self.ack_wait = wait.clamp(Duration::from_secs(1), Duration::from_secs(3_600));
         self
     }
 
-    /// When the consumer is made: most messages that are out at all its readers together, 10,000. With one the
-    /// order of the stream is kept among several readers too.
+    /// When the consumer is created: most messages in flight at all its readers together, 10,000. With one, several
+    /// readers keep the order of the stream too.
     pub fn ack_pending_max(mut self, messages: usize) -> Self {
         self.ack_pending_max = messages.clamp(1, 1_000_000);
         self
     }
 
-    /// The longest that the server is waited for: 10 s.
+    /// Timeout of requests to the server: 10 s.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout.clamp(Duration::from_millis(100), Duration::from_secs(300));
         self
     }
 
-    /// A source. It connects when it is first asked for something.
+    /// Opens the source. It connects at the first call.
     ///
     /// # Errors
-    /// When the stream or the consumer has no name that NATS would take.
+    /// The name of the stream or the consumer is not valid in NATS.
     pub fn open(self) -> Result<NatsSource, SourceError> {
         for (what, name) in [("stream", &self.stream), ("consumer", &self.consumer)] {
             let fits = !name.is_empty()
                 && !name.contains(|c: char| c.is_whitespace() || ['.', '*', '>', '/', '\\'].contains(&c));
             if !fits {
-                return Err(SourceError::for_good(format!("{name:?} is no name of a {what}")));
+                return Err(SourceError::for_good(format!("{name:?} is not a valid {what} name")));
             }
         }
         Ok(NatsSource::new(self))
     }
 
-    /// The consumer to be made, if one may be.
+    /// The consumer to create, if that is allowed.
     pub(super) fn wanted(&self) -> Option<pull::Config> {
         let wanted = pull::Config {
             durable_name: Some(self.consumer.clone()),
@@ -98,28 +98,26 @@ impl NatsSourceOptions {
     }
 }
 
-/// Why a consumer that is there would not keep what the source promises.
+/// Why an existing consumer could lose or reorder messages.
 pub(super) fn refused(config: &Config) -> Option<&'static str> {
     if config.deliver_subject.is_some() {
-        Some("it is a push consumer: the server sends whether there is room or not; make a pull consumer")
+        Some("it is a push consumer: the server sends without flow control; create a pull consumer")
     } else if config.ack_policy != AckPolicy::Explicit {
         Some(
-            "it does not acknowledge one by one: what is not done would be taken for done; set ack policy explicit",
+            "its ack policy is not explicit: messages that are not done would count as acked; set it to explicit",
         )
     } else if config.max_deliver > 0 {
-        Some("it drops a message that was delivered max_deliver times; set max_deliver to -1")
+        Some("it drops a message after max_deliver deliveries; set max_deliver to -1")
     } else if config.durable_name.is_none() || !config.inactive_threshold.is_zero() {
         Some(
-            "it is forgotten when nobody reads, and with it what is done; make it durable, without inactive_threshold",
+            "it and its acks are deleted while it has no readers; make it durable, without inactive_threshold",
         )
     } else if !config.backoff.is_empty() {
-        Some(
-            "its backoff takes messages from who works on them, sooner than ack_wait says; remove the backoff",
-        )
+        Some("its backoff redelivers messages in flight sooner than ack_wait; remove the backoff")
     } else if config.headers_only {
-        Some("it leaves payloads out; unset headers_only")
+        Some("it delivers no payloads; unset headers_only")
     } else if config.ack_wait < Duration::from_secs(1) {
-        Some("its ack_wait is too short to be kept; set a second or more")
+        Some("its ack_wait is too short to extend leases in time; set one second or more")
     } else {
         None
     }
@@ -150,7 +148,7 @@ mod tests {
             (Config { headers_only: true, ..good.clone() }, "headers_only"),
             (Config { ack_wait: second / 2, ..good.clone() }, "ack_wait"),
         ] {
-            assert!(refused(&bad).is_some_and(|told| told.contains(why)), "{why}");
+            assert!(refused(&bad).is_some_and(|message| message.contains(why)), "{why}");
         }
     }
 

@@ -1,11 +1,11 @@
-//! A message of a stream as a delivery.
+//! Converts a message of a stream to a delivery.
 
 use async_nats::Message;
 
 use crate::sink::headers::KEY;
 use crate::source::{Delivery, Receipt};
 
-/// Keys that producers wrote, the surest first. The subject is the last resort.
+/// Headers that may hold the key, the most reliable first. The subject is the last resort.
 const KEYS: [&str; 2] = [KEY, "ce-partitionkey"];
 
 pub(super) fn delivery(
@@ -15,8 +15,8 @@ pub(super) fn delivery(
     delivered: i64,
     lineage: &str,
 ) -> Delivery {
-    let place = format!("{stream}/{sequence}");
-    let mut delivery = Delivery::new(Receipt(0), stream, place, message.payload);
+    let position = format!("{stream}/{sequence}");
+    let mut delivery = Delivery::new(Receipt(0), stream, position, message.payload);
     delivery.lineage = Some(lineage.to_owned());
     delivery.deliveries = u32::try_from(delivered).ok();
     for (name, values) in message.headers.iter().flat_map(|headers| headers.iter()) {
@@ -24,7 +24,7 @@ pub(super) fn delivery(
             delivery.headers.push((name.to_string(), value.as_str().to_owned()));
         }
     }
-    // The map has no order of its own; one message is not to be told in two ways.
+    // The map has no order. Sorted, redeliveries of a message look the same.
     delivery.headers.sort();
     let key = KEYS.iter().find_map(|name| delivery.header(name)).map(str::to_owned);
     delivery.key = Some(key.unwrap_or_else(|| message.subject.to_string()));

@@ -1,9 +1,9 @@
-//! Which acknowledgements say that messages are done, and nothing about others. Pure.
+//! Computes the acks for a set of delivery tags, using `multiple` where it is safe. Pure.
 
-/// The fewest that do: up to the first tag that is open one for all (`multiple`), behind it one for each.
+/// The fewest acks: one with `multiple` for everything before the first open tag, then one for each.
 ///
-/// `multiple` acknowledges everything up to its tag, so it stays before whatever was delivered and is not done. What the
-/// broker delivered and we have not seen yet has higher tags than anything we have.
+/// `multiple` acks everything up to its tag, so it must stay before any delivered message that is not done. Messages on
+/// their way to us have higher tags than any we have.
 pub(super) fn acks(mut done: Vec<u64>, open: impl Iterator<Item = u64>) -> Vec<(u64, bool)> {
     done.sort_unstable();
     let first_open = open.min().unwrap_or(u64::MAX);

@@ -9,18 +9,18 @@ use super::queue_check;
 use crate::sink::rabbitmq::{dial, short};
 use crate::source::SourceError;
 
-/// Fields are dropped in their order: with the connection everything goes back at once. A consumer that is cancelled before
-/// that leaves what it has, and another gets what comes after it.
+/// Fields drop in this order: closing the connection gives everything back at once. A consumer cancelled before that
+/// would keep its messages, and another would get later ones first.
 pub(super) struct BrokerConnection {
     connection: Connection,
     pub(super) channel: Channel,
     pub(super) consumer: Consumer,
-    /// Delivery tags count from one on every channel: together with this they name a delivery.
+    /// Delivery tags start at one on every channel: only together with this name they identify a delivery.
     pub(super) name: String,
 }
 
 impl BrokerConnection {
-    /// And what the queue may lose.
+    /// Connects, checks the queue and starts to consume. Also returns a warning if the queue may lose messages.
     pub(super) async fn open(options: &RabbitmqSourceOptions) -> Result<(Self, Option<String>), SourceError> {
         let unreachable =
             |error: lapin::Error| SourceError::later(format!("RabbitMQ could not be reached: {error}"));
@@ -29,17 +29,17 @@ impl BrokerConnection {
         let passive = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
         channel.queue_declare(queue.clone(), passive, FieldTable::default()).await.map_err(|error| {
             let queue = &options.queue;
-            SourceError::later(format!("the queue {queue:?} cannot be read ({error}); declare it, durable"))
+            SourceError::later(format!("cannot read the queue {queue:?} ({error}); declare it as durable"))
         })?;
         let may_lose = queue_check::check(&connection, &options.queue).await?;
         let refused = |error: lapin::Error| {
-            SourceError::later(format!("RabbitMQ does not let us consume {:?}: {error}", options.queue))
+            SourceError::later(format!("RabbitMQ refused a consumer on {:?}: {error}", options.queue))
         };
-        // Of this consumer, not of the channel, which quorum queues do not have.
+        // Per consumer: quorum queues do not support a prefetch per channel.
         channel.basic_qos(options.prefetch, BasicQosOptions { global: false }).await.map_err(refused)?;
-        let by_hand = BasicConsumeOptions { no_ack: false, ..BasicConsumeOptions::default() };
+        let manual_ack = BasicConsumeOptions { no_ack: false, ..BasicConsumeOptions::default() };
         let consumer = channel
-            .basic_consume(queue, ShortString::default(), by_hand, FieldTable::default())
+            .basic_consume(queue, ShortString::default(), manual_ack, FieldTable::default())
             .await
             .map_err(refused)?;
         let name = uuid::Uuid::now_v7().simple().to_string();
@@ -50,8 +50,8 @@ impl BrokerConnection {
         self.channel.status().connected() && self.connection.status().connected()
     }
 
-    /// Closes the channel, behind whatever was sent on it: when the answer is there the broker has read all acknowledgements
-    /// and given the rest back.
+    /// Closes the channel after everything sent on it: once it answers, the broker has read all acks and requeued the
+    /// rest.
     pub(super) async fn close(self) -> Result<(), lapin::Error> {
         self.channel.close(200, ShortString::from("left")).await?;
         self.connection.close(200, ShortString::from("left")).await

@@ -1,22 +1,22 @@
-//! A message of RabbitMQ's as a delivery.
+//! Converts a RabbitMQ message to a delivery.
 
-use lapin::message::Delivery as Came;
+use lapin::message::Delivery as AmqpDelivery;
 use lapin::types::{AMQPValue, FieldTable};
 
 use super::options::KeyBy;
 use crate::source::{Delivery, Receipt};
 
-/// The header in which a quorum queue tells how often a message was delivered before.
+/// The header in which a quorum queue counts earlier deliveries.
 const DELIVERY_COUNT: &str = "x-delivery-count";
 
-pub(super) fn delivery(came: Came, queue: &str, line: &str, key_by: &KeyBy) -> Delivery {
-    let place = format!("{queue}/{line}/{}", came.delivery_tag);
-    let mut delivery = Delivery::new(Receipt(0), queue, place, came.data);
-    let table = came.properties.headers().clone().unwrap_or_default();
+pub(super) fn delivery(message: AmqpDelivery, queue: &str, connection: &str, key_by: &KeyBy) -> Delivery {
+    let position = format!("{queue}/{connection}/{}", message.delivery_tag);
+    let mut delivery = Delivery::new(Receipt(0), queue, position, message.data);
+    let table = message.properties.headers().clone().unwrap_or_default();
     delivery.headers =
         table.inner().iter().filter_map(|(name, value)| Some((name.to_string(), text(value)?))).collect();
     for (name, property) in
-        [("message-id", came.properties.message_id()), ("content-type", came.properties.content_type())]
+        [("message-id", message.properties.message_id()), ("content-type", message.properties.content_type())]
     {
         if let Some(property) = property
             && delivery.header(name).is_none()
@@ -26,10 +26,10 @@ pub(super) fn delivery(came: Came, queue: &str, line: &str, key_by: &KeyBy) -> D
     }
     delivery.key = match key_by {
         KeyBy::Header(name) => delivery.header(name).map(str::to_owned),
-        KeyBy::RoutingKey => Some(came.routing_key.to_string()),
+        KeyBy::RoutingKey => Some(message.routing_key.to_string()),
         KeyBy::Nothing => None,
     };
-    delivery.deliveries = Some(deliveries(&table, came.redelivered));
+    delivery.deliveries = Some(deliveries(&table, message.redelivered));
     delivery
 }
 
@@ -41,7 +41,7 @@ fn text(value: &AMQPValue) -> Option<String> {
     }
 }
 
-/// Classic queues only tell that it was delivered before: then it was so at least once.
+/// Classic queues only flag a redelivery: then there was at least one earlier delivery.
 fn deliveries(table: &FieldTable, redelivered: bool) -> u32 {
     let before = match table.inner().get(DELIVERY_COUNT) {
         Some(AMQPValue::LongLongInt(count)) => u32::try_from(*count).ok(),

@@ -1,36 +1,36 @@
-//! RabbitMQ: a consumer of one queue, with acknowledgements by hand.
+//! RabbitMQ: a consumer of one queue, with manual acks.
 //!
 //! | in the delivery | from the message |
 //! |---|---|
 //! | `from` | queue |
-//! | `place` | `queue/connection/delivery tag`, the connection named by chance: names this delivery and no other |
+//! | `place` | `queue/connection/delivery tag`, the connection with a random name: unique to this delivery |
 //! | `key` | the header `semel-key`, see [`KeyBy`] |
-//! | `headers` | its headers, those that are text; `message-id` and `content-type` also from its properties |
-//! | `deliveries` | one more than `x-delivery-count` of quorum queues; elsewhere 2 stands for twice or more often. Given back here counts too |
+//! | `headers` | its text headers; `message-id` and `content-type` also from its properties |
+//! | `deliveries` | quorum queues: `x-delivery-count` plus one; others: 2 means two or more. Plus nacks here |
 //!
-//! **Acknowledgements** are not answered: one that is lost on its way is one that was never sent, the message comes again,
-//! and the inbox knows it. Several are told by one (`multiple`) only before the first message that is not done.
+//! **Acks** get no answer. If one is lost on its way, the message is redelivered and the inbox deduplicates it. One ack
+//! covers several messages (`multiple`) only before the first one that is not done.
 //!
-//! **Given back** messages wait here and are given again before their successors; the broker is told nothing. A
-//! `basic.nack` would put them behind others, and a quorum queue counts it and drops a message that came back too often.
-//! The broker has back what is not done when the source leaves, or its channel or connection ends.
+//! **Nacked** messages wait here and are delivered again before their successors; the broker does not get the nack. A
+//! `basic.nack` would put them behind others, and a quorum queue counts it and drops a message nacked too often. The
+//! broker gets unacked messages back when the source leaves, or its channel or connection ends.
 //!
-//! **Lost** is everything that is not done when the channel or the connection is closed: tags are worth nothing on another.
-//! Then the source connects again, with pauses that grow up to ten seconds.
+//! **Lost** is everything not acked when the channel or connection closes: delivery tags are invalid on another. Then
+//! the source reconnects, with a backoff of up to ten seconds.
 //!
-//! **Order** is the queue's for one consumer at a time: a single one, or `x-single-active-consumer`. What a channel had comes back
-//! to where it was in the queue. Of several consumers of one queue each has some messages of a key: each message has its
-//! effect once, in no order. After a connection that only this end knows to be broken, later messages may come first, until
-//! the broker misses its heartbeats.
+//! **Order** is the queue's for one consumer at a time: a single one, or `x-single-active-consumer`. Unacked messages
+//! of a channel return to their position in the queue. Several consumers of one queue share the messages of a key: each
+//! message has its effect once, in no order. If only this end knows that a connection broke, later messages may come
+//! first until the broker misses its heartbeats.
 //!
-//! **Time.** A message may be out for 30 minutes (`consumer_timeout`); then RabbitMQ closes the channel, and everything comes
-//! again. [`keep`](Source::keep) cannot put that off: AMQP has no word for it, and heartbeats, which lapin sends by itself, are
-//! about the connection only.
+//! **Timeout.** After 30 minutes without an ack (`consumer_timeout`) RabbitMQ closes the channel and redelivers
+//! everything. [`keep`](Source::keep) cannot extend that: AMQP has no command for it, and heartbeats, which lapin sends
+//! by itself, are about the connection only.
 //!
-//! **Queues** that end with their connection, their last consumer or the server's restart are refused, as far as RabbitMQ
-//! tells: it refuses a declaration that differs and says in what. Policies are not told that way. A quorum queue with a
-//! delivery limit (20 unless set, from RabbitMQ 4.0) drops a message that came back so often, also by crashes of consumers
-//! that never looked at it, unless there is a dead letter exchange: set one, or `x-delivery-limit` to -1.
+//! **Queues** that end with their connection, their last consumer or a server restart are refused, as far as RabbitMQ
+//! reports it; policies are not visible. A quorum queue with a delivery limit (20 by default, from RabbitMQ 4.0) drops
+//! a message that came back that often, even if consumers crashed before they saw it, unless there is a dead letter
+//! exchange: set one, or `x-delivery-limit` to -1.
 
 use std::time::{Duration, Instant};
 
@@ -53,10 +53,10 @@ mod queue_check;
 
 pub use options::{KeyBy, RabbitmqSourceOptions};
 
-/// How often it is looked whether the channel is still there while messages are worked on.
+/// How often to check that the channel is open while messages are in flight.
 const KEEP: Duration = Duration::from_secs(10);
 
-/// Receives from a queue of RabbitMQ's.
+/// Receives from a RabbitMQ queue.
 ///
 /// ```no_run
 /// use semel::source::rabbitmq::RabbitmqSource;
@@ -66,57 +66,68 @@ const KEEP: Duration = Duration::from_secs(10);
 /// ```
 pub struct RabbitmqSource {
     options: RabbitmqSourceOptions,
-    line: Option<BrokerConnection>,
-    /// A line that is being opened, by a task of its own: left half way, the broker would have a consumer that nobody reads.
+    connection: Option<BrokerConnection>,
+    /// A connection being opened, in its own task: cancelled half way, it would leave a consumer that is never read.
     opening: Option<JoinHandle<Opened>>,
-    taken: InFlight<u64>,
-    again: Backoff,
-    /// Why the line went down, until it is told.
+    in_flight: InFlight<u64>,
+    backoff: Backoff,
+    /// Why the connection closed, until `receive` has returned it.
     down: Option<SourceError>,
     warned: bool,
     left: bool,
 }
 
-/// A line, and what its queue may lose.
+/// A connection, and a warning if its queue may lose messages.
 type Opened = Result<(BrokerConnection, Option<String>), SourceError>;
 
 impl RabbitmqSource {
-    /// A consumer of that queue, at the broker with this `amqp://` address.
+    /// A consumer of that queue, at the broker with this `amqp://` URL.
     pub fn options(url: &str, queue: &str) -> RabbitmqSourceOptions {
         RabbitmqSourceOptions::new(url, queue)
     }
 
     fn open(options: RabbitmqSourceOptions) -> Result<Self, SourceError> {
         if options.queue.is_empty() || crate::sink::rabbitmq::short(&options.queue).is_none() {
-            return Err(SourceError::for_good("a queue has a name of 1 to 255 bytes"));
+            return Err(SourceError::for_good("the queue's name must have 1 to 255 bytes"));
         }
-        let (taken, again) = (InFlight::default(), Backoff::default());
-        Ok(Self { options, line: None, opening: None, taken, again, down: None, warned: false, left: false })
+        let (in_flight, backoff) = (InFlight::default(), Backoff::default());
+        Ok(Self {
+            options,
+            connection: None,
+            opening: None,
+            in_flight,
+            backoff,
+            down: None,
+            warned: false,
+            left: false,
+        })
     }
 
-    /// The line is gone, and with it every tag: the broker gives these messages to somebody else.
-    fn broke(&mut self, why: impl std::fmt::Display) {
+    /// The connection is gone, and with it every delivery tag: the broker redelivers these messages.
+    fn disconnected(&mut self, why: impl std::fmt::Display) {
         let queue = &self.options.queue;
-        let told =
-            format!("the connection to RabbitMQ is gone ({why}); what is not done in {queue:?} comes again");
-        tracing::warn!(target: "semel::rabbitmq", queue, %why, "a connection is gone; what is not done comes again");
-        self.line = None;
-        self.taken.lose(|_| true);
-        self.down = Some(SourceError::later(told));
+        let message =
+            format!("lost the connection to RabbitMQ ({why}); unacked messages of {queue:?} are redelivered");
+        tracing::warn!(target: "semel::rabbitmq", queue, %why, "lost a connection; unacked messages are redelivered");
+        self.connection = None;
+        self.in_flight.lose(|_| true);
+        self.down = Some(SourceError::later(message));
     }
 
-    /// Notices a line that went down by itself.
-    fn notice(&mut self) {
-        if self.line.as_ref().is_some_and(|line| !line.is_up()) {
-            self.broke("closed");
+    /// Detects a closed connection.
+    fn detect_close(&mut self) {
+        if self.connection.as_ref().is_some_and(|connection| !connection.is_up()) {
+            self.disconnected("closed");
         }
     }
 
     async fn connect(&mut self, until: Instant) -> Result<(), SourceError> {
-        if let Some(at) = self.again.at().filter(|at| *at > Instant::now()) {
+        if let Some(at) = self.backoff.at().filter(|at| *at > Instant::now()) {
             tokio::time::sleep_until(at.min(until).into()).await;
             if at > until {
-                return Err(SourceError::later("RabbitMQ could not be reached; it is tried again soon"));
+                return Err(SourceError::later(
+                    "RabbitMQ could not be reached; reconnecting after a backoff",
+                ));
             }
         }
         let options = &self.options;
@@ -124,39 +135,40 @@ impl RabbitmqSource {
         let opened = opening.await;
         self.opening = None;
         match opened.unwrap_or_else(|broken| Err(SourceError::later(broken))) {
-            Ok((line, may_lose)) => {
+            Ok((connection, may_lose)) => {
                 if let (Some(why), false) = (may_lose, std::mem::replace(&mut self.warned, true)) {
-                    tracing::warn!(target: "semel::rabbitmq", why, "messages may be lost");
+                    tracing::warn!(target: "semel::rabbitmq", why, "the queue may lose messages");
                 }
-                self.again.went_well();
-                self.line = Some(line);
+                self.backoff.went_well();
+                self.connection = Some(connection);
                 Ok(())
             }
             Err(error) => {
-                self.again.failed(Instant::now());
+                self.backoff.failed(Instant::now());
                 Err(error)
             }
         }
     }
 
-    /// Takes in what there is. Waits for the first only.
+    /// Takes in available messages. Waits only for the first.
     async fn take_in(&mut self, most: usize, until: Instant) {
-        while self.taken.ready() < most {
-            let Some(line) = &mut self.line else { return };
-            let next = line.consumer.next();
-            let came = match self.taken.ready() {
+        while self.in_flight.ready() < most {
+            let Some(connection) = &mut self.connection else { return };
+            let next = connection.consumer.next();
+            let message = match self.in_flight.ready() {
                 0 => timeout_at(until.into(), next).await.ok(),
                 _ => next.now_or_never(),
             };
-            match came {
+            match message {
                 None => return,
-                Some(Some(Ok(came))) => {
-                    let (tag, options) = (came.delivery_tag, &self.options);
-                    let delivery = message::delivery(came, &options.queue, &line.name, &options.key_by);
-                    self.taken.came(tag, delivery);
+                Some(Some(Ok(message))) => {
+                    let (tag, options) = (message.delivery_tag, &self.options);
+                    let delivery =
+                        message::delivery(message, &options.queue, &connection.name, &options.key_by);
+                    self.in_flight.arrived(tag, delivery);
                 }
-                Some(Some(Err(error))) => self.broke(error),
-                Some(None) => self.broke("the consumer was cancelled: is the queue still there?"),
+                Some(Some(Err(error))) => self.disconnected(error),
+                Some(None) => self.disconnected("the consumer was cancelled; check that the queue exists"),
             }
         }
     }
@@ -173,45 +185,46 @@ impl Source for RabbitmqSource {
             return Err(SourceError::for_good("the source has left its queue"));
         }
         let until = Instant::now() + wait;
-        self.notice();
+        self.detect_close();
         if let Some(down) = self.down.take() {
             return Err(down);
         }
-        if self.line.is_none() {
+        if self.connection.is_none() {
             self.connect(until).await?;
         }
         self.take_in(most, until).await;
         match self.down.take() {
             Some(down) => Err(down),
-            None => Ok(self.taken.give(most)),
+            None => Ok(self.in_flight.give(most)),
         }
     }
 
     async fn settle(&mut self, settled: &[(Receipt, Settle)]) -> Result<(), SourceError> {
-        self.notice();
+        self.detect_close();
         let done: Vec<u64> =
-            settled.iter().filter_map(|(receipt, settle)| self.taken.settle(*receipt, *settle)).collect();
-        let Some(line) = &self.line else { return Ok(()) };
-        let acks = acks::acks(done, self.taken.open().copied());
-        // All are on their way when this is polled for the first time: left after that, none is sent twice.
+            settled.iter().filter_map(|(receipt, settle)| self.in_flight.settle(*receipt, *settle)).collect();
+        let Some(connection) = &self.connection else { return Ok(()) };
+        let acks = acks::acks(done, self.in_flight.open().copied());
+        // The first poll sends all of them: if this is cancelled after that, none is sent twice.
         let sent = join_all(
-            acks.into_iter().map(|(tag, multiple)| line.channel.basic_ack(tag, BasicAckOptions { multiple })),
+            acks.into_iter()
+                .map(|(tag, multiple)| connection.channel.basic_ack(tag, BasicAckOptions { multiple })),
         );
         match timeout(self.options.timeout, sent).await {
-            // What was not heard is lost with the line: there is nothing that could be told again.
-            Err(_) => self.broke("no acknowledgement could be sent"),
+            // Acks that did not arrive are lost with the connection: they cannot be repeated on another.
+            Err(_) => self.disconnected("acks could not be sent in time"),
             Ok(sent) => {
                 if let Some(error) = sent.into_iter().find_map(Result::err) {
-                    self.broke(error);
+                    self.disconnected(error);
                 }
             }
         }
         Ok(())
     }
 
-    /// Nothing can be kept, and nothing needs to be before `consumer_timeout`: see the [module](self).
+    /// AMQP cannot extend a lease, and need not before `consumer_timeout`: see the [module](self).
     async fn keep(&mut self, _: &[Receipt]) -> Result<(), SourceError> {
-        self.notice();
+        self.detect_close();
         Ok(())
     }
 
@@ -220,26 +233,26 @@ impl Source for RabbitmqSource {
     }
 
     fn lost(&mut self) -> Vec<Receipt> {
-        self.notice();
-        self.taken.lost()
+        self.detect_close();
+        self.in_flight.lost()
     }
 
     async fn leave(&mut self) -> Result<(), SourceError> {
         self.left = true;
-        self.taken = InFlight::default();
-        let line = match self.opening.take() {
-            Some(opening) => opening.await.ok().and_then(Result::ok).map(|(line, _)| line),
-            None => self.line.take(),
+        self.in_flight = InFlight::default();
+        let connection = match self.opening.take() {
+            Some(opening) => opening.await.ok().and_then(Result::ok).map(|(connection, _)| connection),
+            None => self.connection.take(),
         };
-        let Some(line) = line else { return Ok(()) };
+        let Some(connection) = connection else { return Ok(()) };
         let failed = |why: &dyn std::fmt::Display| {
             SourceError::later(format!(
-                "RabbitMQ did not answer a consumer that leaves ({why}); it gives the messages to others when it misses it"
+                "RabbitMQ did not close the consumer ({why}); it requeues the messages when it misses heartbeats"
             ))
         };
-        match timeout(self.options.timeout, line.close()).await {
+        match timeout(self.options.timeout, connection.close()).await {
             Ok(closed) => closed.map_err(|error| failed(&error)),
-            Err(_) => Err(failed(&"in time")),
+            Err(_) => Err(failed(&"timeout")),
         }
     }
 }

@@ -6,15 +6,15 @@ use super::RabbitmqSource;
 use crate::sink::headers;
 use crate::source::SourceError;
 
-/// Where the key of a message is: messages of one key keep their order.
+/// Where to find the key of a message: messages of one key keep their order.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum KeyBy {
     /// This header. [`semel-key`](headers::KEY) is what semel's sink writes.
     Header(String),
-    /// The routing key. What semel's sink publishes has its topic there: all of a topic is one line then.
+    /// The routing key. semel's sink writes the topic there: then all messages of a topic share one key.
     RoutingKey,
-    /// There is none: no message waits for another.
+    /// No key: no message waits for another.
     Nothing,
 }
 
@@ -46,31 +46,31 @@ impl RabbitmqSourceOptions {
         }
     }
 
-    /// Most messages that the broker sends ahead and that are not done: 4,000, as many as a consumer holds, those of failing
-    /// keys included (twice [`held_max`](crate::inbox::consumer::ConsumerOptions::held_max)). With fewer than that, keys that
-    /// wait fill it sooner, and then nothing else comes.
+    /// Prefetch: most messages that the broker sends without an ack. 4,000, as many as a consumer has in flight, those
+    /// of failing keys included (twice [`held_max`](crate::inbox::consumer::ConsumerOptions::held_max)). With fewer,
+    /// waiting keys fill it sooner, and then nothing else arrives.
     pub fn prefetch(mut self, messages: u16) -> Self {
-        // None means without a bound.
+        // Zero would mean no limit.
         self.prefetch = messages.max(1);
         self
     }
 
-    /// Where the key is: in the header `semel-key` unless told otherwise.
+    /// Where to find the key; by default in the header `semel-key`.
     pub fn key_by(mut self, key_by: KeyBy) -> Self {
         self.key_by = key_by;
         self
     }
 
-    /// The longest that one call takes before it gives up on the broker: 10 s.
+    /// Timeout of a call to the broker: 10 s.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout.max(Duration::from_millis(100));
         self
     }
 
-    /// A source. It connects when it is first asked for messages.
+    /// Opens the source. It connects at the first `receive`.
     ///
     /// # Errors
-    /// When there is no queue to read.
+    /// The queue's name is empty or too long.
     pub fn open(self) -> Result<RabbitmqSource, SourceError> {
         RabbitmqSource::open(self)
     }

@@ -1,9 +1,9 @@
-//! Whether a queue can keep what is not done.
+//! Checks whether a queue can lose messages that are not acked.
 //!
-//! A passive declaration tells only that a queue is there. A declaration that differs is refused, and the refusal says in
-//! what: first of all durability and what deletes the queue, then its arguments. So a queue is declared as none can be. That
-//! makes none either, should the queue have gone in between. Policies are not told, and who may not configure the queue
-//! learns nothing.
+//! A passive declaration shows only that a queue exists. RabbitMQ refuses a declaration that differs, and the
+//! error names the first difference: durability and auto-delete first, then arguments. So this declares the queue
+//! with deliberately invalid arguments; the error reveals its settings. Nothing is created, even if the queue has just
+//! been deleted. Policies stay hidden, and a user without permission to configure the queue learns nothing.
 
 use lapin::Connection;
 use lapin::options::QueueDeclareOptions;
@@ -15,68 +15,69 @@ use crate::source::SourceError;
 const TYPE: &str = "x-queue-type";
 const DEAD_LETTERS: &str = "x-dead-letter-exchange";
 
-/// Refuses a queue of which it is known that it loses messages. What it may lose is told.
+/// Refuses a queue that is known to lose messages. Returns a warning if it may lose some.
 pub(super) async fn check(connection: &Connection, queue: &str) -> Result<Option<String>, SourceError> {
     let no_type = [(TYPE, AMQPValue::LongString("semel-asks".into()))];
-    let told = ask(connection, queue, &no_type).await?;
-    refuse(&told, queue)?;
-    if current(&told, TYPE) == Some(Some("stream")) {
+    let refusal = declare(connection, queue, &no_type).await?;
+    refuse(&refusal, queue)?;
+    if current(&refusal, TYPE) == Some(Some("stream")) {
         return Err(SourceError::for_good(format!(
-            "the queue {queue:?} is a stream: it does not keep what is not acknowledged for this consumer, and whoever \
-             connects again goes on behind it; bind a quorum queue to the same exchange and consume that"
+            "the queue {queue:?} is a stream: it does not redeliver unacked messages, and a consumer that reconnects \
+             skips them; bind a quorum queue to the same exchange and consume that"
         )));
     }
-    if current(&told, TYPE) != Some(Some("quorum")) {
+    if current(&refusal, TYPE) != Some(Some("quorum")) {
         return Ok(None);
     }
     let no_exchange =
         [(TYPE, AMQPValue::LongString("quorum".into())), (DEAD_LETTERS, AMQPValue::Boolean(true))];
-    let told = ask(connection, queue, &no_exchange).await?;
-    Ok((current(&told, DEAD_LETTERS) == Some(None)).then(|| {
+    let refusal = declare(connection, queue, &no_exchange).await?;
+    Ok((current(&refusal, DEAD_LETTERS) == Some(None)).then(|| {
         format!(
-            "the quorum queue {queue:?} has no dead letter exchange among its arguments: with a delivery limit, which is \
-             20 unless set from RabbitMQ 4.0 on, it drops messages that came back so often; set {DEAD_LETTERS} or \
-             x-delivery-limit, by argument or policy"
+            "the quorum queue {queue:?} has no dead letter exchange in its arguments: it drops messages that reach its \
+             delivery limit (20 by default since RabbitMQ 4.0); set {DEAD_LETTERS} or x-delivery-limit, by argument \
+             or policy"
         )
     }))
 }
 
-/// The refusal, in the server's words.
-async fn ask(
+/// Declares the queue with these arguments. Returns the error text.
+async fn declare(
     connection: &Connection,
     queue: &str,
     arguments: &[(&str, AMQPValue)],
 ) -> Result<String, SourceError> {
-    let lost = |error: lapin::Error| SourceError::later(format!("RabbitMQ could not be asked: {error}"));
-    // The refusal closes its channel.
+    let lost =
+        |error: lapin::Error| SourceError::later(format!("cannot check the queue at RabbitMQ: {error}"));
+    // The error closes its channel.
     let channel = connection.create_channel().await.map_err(lost)?;
     let mut table = FieldTable::default();
     for (name, value) in arguments {
         table.insert((*name).into(), value.clone());
     }
     let durable = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
-    let asked = channel.queue_declare(short(queue).unwrap_or_default(), durable, table).await;
-    Ok(asked.err().map(|error| error.to_string()).unwrap_or_default())
+    let declared = channel.queue_declare(short(queue).unwrap_or_default(), durable, table).await;
+    Ok(declared.err().map(|error| error.to_string()).unwrap_or_default())
 }
 
-fn refuse(told: &str, queue: &str) -> Result<(), SourceError> {
-    let why = if current(told, "durable").is_some() {
-        "is not durable: it is gone when the server restarts"
-    } else if current(told, "auto_delete").is_some() {
-        "is auto-delete: it is gone when its last consumer is"
-    } else if current(told, "exclusive").is_some() || told.contains("RESOURCE_LOCKED") {
-        "is exclusive: it is gone with its connection"
+fn refuse(refusal: &str, queue: &str) -> Result<(), SourceError> {
+    let why = if current(refusal, "durable").is_some() {
+        "is not durable: it is deleted when the server restarts"
+    } else if current(refusal, "auto_delete").is_some() {
+        "is auto-delete: it is deleted with its last consumer"
+    } else if current(refusal, "exclusive").is_some() || refusal.contains("RESOURCE_LOCKED") {
+        "is exclusive: it is deleted with its connection"
     } else {
         return Ok(());
     };
     Err(SourceError::for_good(format!(
-        "the queue {queue:?} {why}, and messages with it; declare a durable one"
+        "the queue {queue:?} {why}, and its messages are lost; declare a durable one"
     )))
 }
 
-/// What a queue has, where the refusal is about this: `Some(None)` that it has nothing.
-fn current<'a>(told: &'a str, name: &str) -> Option<Option<&'a str>> {
-    let (_, about) = told.split_once(&format!("inequivalent arg '{name}' "))?;
+/// The queue's setting, if the refusal is about this one; `Some(None)`: it is not set.
+fn current<'a>(refusal: &'a str, name: &str) -> Option<Option<&'a str>> {
+    let (_, about) = refusal.split_once(&format!("inequivalent arg '{name}' "))?;
     let (_, current) = about.rsplit_once("current is ")?;
     Some(current.split('\'').nth(1))
 }

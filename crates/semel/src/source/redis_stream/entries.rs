@@ -1,4 +1,4 @@
-//! Redis' answers as entries. Pure.
+//! Parses Redis' answers into stream entries. Pure.
 
 use bytes::Bytes;
 use redis::Value;
@@ -6,7 +6,7 @@ use redis::Value;
 use super::options::RedisStreamSourceOptions;
 use crate::source::{Delivery, Receipt};
 
-/// The id of an entry: milliseconds, and a number within them. In the stream's order.
+/// The id of an entry: milliseconds, and a sequence number within them. Sorts in the stream's order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(super) struct EntryId(u64, u64);
 
@@ -23,15 +23,15 @@ impl std::fmt::Display for EntryId {
     }
 }
 
-/// An entry and its fields; without them it is trimmed away.
+/// An entry and its fields; `None` if it was trimmed.
 pub(super) type Entry = (EntryId, Option<Vec<(Bytes, Bytes)>>);
 
-/// What `XREADGROUP` says of one stream: nothing where there is none.
+/// The answer of `XREADGROUP` for one stream; empty if there are no entries.
 pub(super) fn read(answer: Value) -> Option<Vec<Entry>> {
     let stream = match answer {
         Value::Nil => return Some(Vec::new()),
         Value::Array(streams) => streams.into_iter().next(),
-        // By name, where the protocol has maps.
+        // RESP3 has maps.
         Value::Map(streams) => return entries(streams.into_iter().next()?.1),
         _ => return None,
     };
@@ -39,7 +39,7 @@ pub(super) fn read(answer: Value) -> Option<Vec<Entry>> {
     entries(stream.into_iter().nth(1)?)
 }
 
-/// What `XAUTOCLAIM` says: where to go on, what was claimed, and what was trimmed away.
+/// The answer of `XAUTOCLAIM`: the next cursor, the claimed entries, and the trimmed ones.
 pub(super) fn claimed(answer: Value) -> Option<(String, Vec<Entry>, Vec<EntryId>)> {
     let Value::Array(parts) = answer else { return None };
     let mut parts = parts.into_iter();
@@ -54,7 +54,7 @@ pub(super) fn ids(answer: Value) -> Option<Vec<EntryId>> {
     ids.iter().map(|id| EntryId::parse(&text(id)?)).collect()
 }
 
-/// What `XPENDING` says of entries: how often each was delivered.
+/// The answer of `XPENDING`: how often each entry was delivered.
 pub(super) fn deliveries(answer: Value) -> Option<Vec<(EntryId, u32)>> {
     let Value::Array(pending) = answer else { return None };
     let one = |entry: &Value| match entry {
@@ -69,14 +69,14 @@ pub(super) fn deliveries(answer: Value) -> Option<Vec<(EntryId, u32)>> {
     pending.iter().map(one).collect()
 }
 
-/// What `XRANGE` says of the first entry: its milliseconds, or that there is none.
+/// The answer of `XRANGE`: the milliseconds of the first entry, if there is one.
 pub(super) fn first(answer: Value) -> Option<Option<u64>> {
     Some(entries(answer)?.first().map(|(EntryId(millis, _), _)| *millis))
 }
 
 fn entries(answer: Value) -> Option<Vec<Entry>> {
     let Value::Array(all) = answer else { return None };
-    // Redis 6 leaves a gap where an entry was trimmed away.
+    // Redis 6 returns nil for a trimmed entry.
     all.into_iter().filter(|entry| *entry != Value::Nil).map(entry).collect()
 }
 
@@ -116,13 +116,13 @@ pub(super) fn delivery(
     count: Option<u32>,
     options: &RedisStreamSourceOptions,
 ) -> Delivery {
-    let place = format!("{}/{id}", options.stream);
-    let mut delivery = Delivery::new(Receipt(0), &options.stream, place, "");
+    let position = format!("{}/{id}", options.stream);
+    let mut delivery = Delivery::new(Receipt(0), &options.stream, position, "");
     delivery.deliveries = count;
     let mut payload = None;
     for (name, value) in fields {
         if name == options.payload.as_bytes() {
-            // The first is the producer's own; a second one was a header that has its name.
+            // Only the first one is the payload; a second one was a header of the same name.
             payload.get_or_insert(value);
             continue;
         }
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_are_read_and_those_that_are_trimmed_away_are_told() {
+    fn entries_are_read_and_trimmed_ones_are_reported() {
         assert_eq!(read(Value::Nil), Some(Vec::new()));
         let there = list(&[bulk("7-1"), list(&[bulk("a"), bulk("1")])]);
         let gone = list(&[bulk("10-0"), Value::Nil]);
@@ -162,7 +162,7 @@ mod tests {
         let answer = list(&[bulk("0-0"), list(&[there]), list(&[bulk("3-0")])]);
         let wanted = ("0-0".to_owned(), vec![(EntryId(7, 1), Some(fields))], vec![EntryId(3, 0)]);
         assert_eq!(claimed(answer), Some(wanted));
-        assert_eq!(read(bulk("?")), None, "what is not understood is not nothing");
+        assert_eq!(read(bulk("?")), None, "an unknown answer is not an empty one");
     }
 
     #[test]

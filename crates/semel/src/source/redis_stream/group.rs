@@ -1,4 +1,4 @@
-//! The commands of a consumer of a group. Each is one round trip, within a bound.
+//! The commands of one consumer of a consumer group. Each is one round trip, with a timeout.
 
 use std::time::Duration;
 
@@ -11,11 +11,11 @@ use super::options::RedisStreamSourceOptions;
 use crate::sink::redis_stream::{connect, durability};
 use crate::source::SourceError;
 
-/// Who has entries that were given back.
-const NOBODY: &str = "semel-given-back";
-/// Older than any silence: everybody claims them at once.
+/// Placeholder consumer that owns entries given back by `leave`.
+const GIVEN_BACK: &str = "semel-given-back";
+/// Longer than any `claim_after`: every consumer may claim them at once.
 const GIVEN_BACK_AGE_MS: u64 = 365 * 24 * 3_600 * 1_000;
-/// Most ids in one run of a script, during which Redis does nothing else.
+/// Most ids in one run of a script: Redis is blocked meanwhile.
 const SCRIPT_IDS_MAX: usize = 500;
 
 pub(super) struct Group {
@@ -24,41 +24,42 @@ pub(super) struct Group {
 
 /// Why a command failed.
 pub(super) enum Failed {
-    /// The connection is not to be used any more: also where the server refuses, for it may be a replica by now.
-    Line(SourceError),
-    /// The group is not there.
+    /// Close the connection. Also after a refused command: the server may have become a replica.
+    Connection(SourceError),
+    /// The group does not exist.
     NoGroup,
 }
 
 impl From<Failed> for SourceError {
     fn from(failed: Failed) -> Self {
         match failed {
-            Failed::Line(error) => error,
+            Failed::Connection(error) => error,
             Failed::NoGroup => SourceError::later(
-                "the group was gone from Redis and is made again: everything in the stream comes again",
+                "the consumer group was missing in Redis; recreating it, which redelivers the whole stream",
             ),
         }
     }
 }
 
-fn judge(error: &RedisError) -> Failed {
+fn classify(error: &RedisError) -> Failed {
     match error.code() {
         Some("NOGROUP") => Failed::NoGroup,
-        _ => Failed::Line(SourceError::later(format!("Redis did not do it: {error}"))),
+        _ => Failed::Connection(SourceError::later(format!("a Redis command failed: {error}"))),
     }
 }
 
-fn odd() -> Failed {
-    Failed::Line(SourceError::for_good(
-        "Redis answered in a way that is not understood; it has to be 6.2 or newer",
+fn unexpected() -> Failed {
+    Failed::Connection(SourceError::for_good(
+        "unexpected answer from Redis; it has to be version 6.2 or newer",
     ))
 }
 
 impl Group {
-    /// Connects, and makes stream and group where they are missing: from the beginning of the stream.
+    /// Connects. Creates a missing stream, and a missing group at the beginning of the stream. Also returns the
+    /// durability settings that may lose messages.
     pub(super) async fn open(options: &RedisStreamSourceOptions) -> Result<(Self, Vec<String>), SourceError> {
         let mut connection = connect(&options.client, options.timeout).await.map_err(SourceError::later)?;
-        // Without an answer it goes on: what comes next needs one.
+        // Continue without an answer: if Redis is down, the next command fails.
         let asked = timeout(options.timeout, durability::violations(&mut connection)).await;
         let violations = asked.ok().and_then(Result::ok).unwrap_or_default();
         let mut group = Self { connection };
@@ -66,19 +67,19 @@ impl Group {
         make.arg("CREATE").arg(&options.stream).arg(&options.group).arg("0").arg("MKSTREAM");
         let made: Result<Value, _> = make.query_async(&mut group.connection).await;
         match made {
-            Err(error) if error.code() != Some("BUSYGROUP") => Err(judge(&error).into()),
+            Err(error) if error.code() != Some("BUSYGROUP") => Err(classify(&error).into()),
             _ => Ok((group, violations)),
         }
     }
 
-    async fn ask<T: FromRedisValue>(&mut self, command: &Cmd, patience: Duration) -> Result<T, Failed> {
-        match timeout(patience, command.query_async(&mut self.connection)).await {
-            Ok(answer) => answer.map_err(|error| judge(&error)),
-            Err(_) => Err(Failed::Line(SourceError::later("Redis did not answer in time"))),
+    async fn ask<T: FromRedisValue>(&mut self, command: &Cmd, limit: Duration) -> Result<T, Failed> {
+        match timeout(limit, command.query_async(&mut self.connection)).await {
+            Ok(answer) => answer.map_err(|error| classify(&error)),
+            Err(_) => Err(Failed::Connection(SourceError::later("Redis did not answer in time"))),
         }
     }
 
-    /// Entries behind this one that were delivered to us and are not acknowledged; `>`: that were delivered to nobody.
+    /// Entries after this id that were delivered to us and are not acked; `>`: entries never delivered.
     pub(super) async fn read(
         &mut self,
         options: &RedisStreamSourceOptions,
@@ -89,16 +90,17 @@ impl Group {
         let mut read = cmd("XREADGROUP");
         read.arg("GROUP").arg(&options.group).arg(&options.consumer).arg("COUNT").arg(most);
         let millis = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
-        // Zero would be for ever.
+        // `BLOCK 0` would block forever.
         if millis > 0 {
             read.arg("BLOCK").arg(millis);
         }
         read.arg("STREAMS").arg(&options.stream).arg(behind);
         let answer = self.ask(&read, options.timeout + wait).await?;
-        entries::read(answer).ok_or_else(odd)
+        entries::read(answer).ok_or_else(unexpected)
     }
 
-    /// Takes over from this place on what has been silent for too long: where to go on, what it is, what is trimmed away.
+    /// Claims entries that were idle for too long, from this cursor on. Returns the next cursor, the entries, and those
+    /// that were trimmed.
     pub(super) async fn claim(
         &mut self,
         options: &RedisStreamSourceOptions,
@@ -110,10 +112,10 @@ impl Group {
         claim.arg(u64::try_from(options.claim_after.as_millis()).unwrap_or(u64::MAX));
         claim.arg(from).arg("COUNT").arg(most);
         let answer = self.ask(&claim, options.timeout).await?;
-        entries::claimed(answer).ok_or_else(odd)
+        entries::claimed(answer).ok_or_else(unexpected)
     }
 
-    /// How often these were delivered to anybody.
+    /// How often these were delivered, to any consumer.
     pub(super) async fn deliveries(
         &mut self,
         options: &RedisStreamSourceOptions,
@@ -124,16 +126,16 @@ impl Group {
         pending.arg(&options.stream).arg(&options.group);
         pending.arg(first.to_string()).arg(last.to_string()).arg(most).arg(&options.consumer);
         let answer = self.ask(&pending, options.timeout).await?;
-        entries::deliveries(answer).ok_or_else(odd)
+        entries::deliveries(answer).ok_or_else(unexpected)
     }
 
-    /// How old the oldest entry is, by its id and the server's clock. Of an empty stream nothing is.
+    /// The age of the oldest entry, by its id and the server's clock; zero for an empty stream.
     pub(super) async fn age(&mut self, options: &RedisStreamSourceOptions) -> Result<Duration, Failed> {
         let (seconds, micros): (u64, u32) = self.ask(&cmd("TIME"), options.timeout).await?;
         let mut oldest = cmd("XRANGE");
         oldest.arg(&options.stream).arg("-").arg("+").arg("COUNT").arg(1);
         let answer = self.ask(&oldest, options.timeout).await?;
-        let first = entries::first(answer).ok_or_else(odd)?;
+        let first = entries::first(answer).ok_or_else(unexpected)?;
         let now = Duration::from_secs(seconds) + Duration::from_micros(micros.into());
         Ok(first.map_or(Duration::ZERO, |ms| now.saturating_sub(Duration::from_millis(ms))))
     }
@@ -148,12 +150,12 @@ impl Group {
         let mut call = script.prepare_invoke();
         call.key(&options.stream).arg(&options.group).arg(&options.consumer).arg(arguments);
         match timeout(options.timeout, call.invoke_async(&mut self.connection)).await {
-            Ok(answer) => answer.map_err(|error| judge(&error)),
-            Err(_) => Err(Failed::Line(SourceError::later("Redis did not answer in time"))),
+            Ok(answer) => answer.map_err(|error| classify(&error)),
+            Err(_) => Err(Failed::Connection(SourceError::later("Redis did not answer in time"))),
         }
     }
 
-    /// Acknowledges these, so far as they are ours. Told twice it is the same.
+    /// Acks these entries, as far as they are still ours. Idempotent.
     pub(super) async fn done(
         &mut self,
         options: &RedisStreamSourceOptions,
@@ -162,16 +164,19 @@ impl Group {
         for some in ids.chunks(SCRIPT_IDS_MAX) {
             let some: Vec<String> = some.iter().map(ToString::to_string).collect();
             let others = entries::ids(self.run(options, include_str!("settle.lua"), &some).await?);
-            let others = others.ok_or_else(odd)?;
+            let others = others.ok_or_else(unexpected)?;
             if !others.is_empty() {
-                tracing::debug!(target: "semel::redis_stream", ?others, "done, and others' by now: they acknowledge them");
+                tracing::debug!(
+                    target: "semel::redis_stream", ?others,
+                    "did not ack entries that another consumer has claimed; that consumer acks them"
+                );
             }
         }
         Ok(())
     }
 
-    /// Makes these young, and adds those that are others' by now, and those that are trimmed away: also what was told of
-    /// before it failed.
+    /// Resets the idle time of these entries. Appends those that others have claimed, and those that were trimmed;
+    /// after an error, what was found before it.
     pub(super) async fn keep(
         &mut self,
         options: &RedisStreamSourceOptions,
@@ -181,22 +186,22 @@ impl Group {
     ) -> Result<(), Failed> {
         for some in ids.chunks(SCRIPT_IDS_MAX) {
             let some: Vec<String> = some.iter().map(ToString::to_string).collect();
-            let Value::Array(told) = self.run(options, include_str!("keep.lua"), &some).await? else {
-                return Err(odd());
+            let Value::Array(lists) = self.run(options, include_str!("keep.lua"), &some).await? else {
+                return Err(unexpected());
             };
-            let mut told = told.into_iter().map(entries::ids);
-            others.extend(told.next().flatten().ok_or_else(odd)?);
-            trimmed.extend(told.next().flatten().ok_or_else(odd)?);
+            let mut lists = lists.into_iter().map(entries::ids);
+            others.extend(lists.next().flatten().ok_or_else(unexpected)?);
+            trimmed.extend(lists.next().flatten().ok_or_else(unexpected)?);
         }
         Ok(())
     }
 
-    /// Gives back all that is ours, and is forgotten: how many of it were trimmed away.
+    /// Gives back all our entries and deletes this consumer. Returns how many entries were trimmed.
     pub(super) async fn leave(&mut self, options: &RedisStreamSourceOptions) -> Result<u64, Failed> {
-        let arguments = [NOBODY.to_owned(), GIVEN_BACK_AGE_MS.to_string()];
+        let arguments = [GIVEN_BACK.to_owned(), GIVEN_BACK_AGE_MS.to_string()];
         match self.run(options, include_str!("leave.lua"), &arguments).await? {
-            Value::Int(trimmed) => u64::try_from(trimmed).map_err(|_| odd()),
-            _ => Err(odd()),
+            Value::Int(trimmed) => u64::try_from(trimmed).map_err(|_| unexpected()),
+            _ => Err(unexpected()),
         }
     }
 }

@@ -1,6 +1,6 @@
--- Makes entries young that are still this consumer's, so that nobody claims them. Their deliveries are not counted.
--- KEYS: stream. ARGV: group, consumer, ids. Returns two lists: ids that are others', or that others have acknowledged, and
--- ids that are trimmed away, which Redis forgets when they are claimed, by whomever.
+-- Extends leases: resets the idle time of entries that are still this consumer's, so that no other claims them. Does
+-- not change their delivery count. KEYS: stream. ARGV: group, consumer, ids. Returns two lists: ids that another has
+-- claimed or acked, and ids that were trimmed. Redis forgets a trimmed id when any consumer claims it.
 local others, trimmed = {}, {}
 for n = 3, #ARGV do
   local ours = redis.call('XPENDING', KEYS[1], ARGV[1], ARGV[n], ARGV[n], 1, ARGV[2])

@@ -1,5 +1,6 @@
--- Gives this consumer's entries to nobody, so old that everybody claims them, and forgets the consumer.
--- KEYS: stream. ARGV: group, consumer, nobody, age in milliseconds. Returns how many were trimmed away.
+-- Moves this consumer's entries to a placeholder consumer, idle for so long that any consumer may claim them, and
+-- deletes this consumer. KEYS: stream. ARGV: group, consumer, placeholder, idle time in ms. Returns how many were
+-- trimmed.
 local trimmed = 0
 repeat
   local some = redis.call('XPENDING', KEYS[1], ARGV[1], '-', '+', 100, ARGV[2])

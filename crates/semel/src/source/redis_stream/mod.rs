@@ -1,4 +1,4 @@
-//! Redis Streams: a consumer of a group.
+//! Redis Streams: one consumer of a consumer group.
 //!
 //! | in the delivery | from the entry |
 //! |---|---|
@@ -7,31 +7,32 @@
 //! | `key` | the field `semel-key` |
 //! | payload | the field `semel-payload` |
 //! | `headers` | the other fields, those that are text |
-//! | `deliveries` | as the group counts; given back here counts too |
+//! | `deliveries` | the group's count, plus nacks here |
 //!
-//! There is no `lineage`: Redis has no name that stays over a restart and a failover and ends with the stream. Ids come from
-//! the server's clock, so a stream that is made anew goes on with higher ones as long as the clock does. After a failover
-//! that lost entries, one of the same millisecond may have the id of another: name messages by their own ids.
+//! There is no `lineage`: Redis has no name that survives restart and failover and ends with the stream. Ids come from
+//! the server's clock, so a recreated stream continues with higher ids as long as the clock does not go back. After a
+//! failover that lost entries, a new entry of the same millisecond may reuse an id: give messages ids of their own.
 //!
-//! **Acknowledged** is what is done and still ours (`XACK`); until Redis has answered it is told again, over a new
-//! connection too. `NOACK` is never used. A new group begins with the oldest entry.
+//! **Acks.** `XACK`, only for entries that are still ours; repeated until Redis answers, over a new connection too.
+//! `NOACK` is never used. A new group begins with the oldest entry.
 //!
-//! **Restarts.** Who comes back under its name ([`consumer`](RedisStreamSourceOptions::consumer)) gets what it had first. What
-//! a dead consumer had goes to another after [`claim_after`](RedisStreamSourceOptions::claim_after) (`XAUTOCLAIM`); what one had that
-//! left goes at once. While messages are worked on they are made young again, three times as often, if they are still ours;
-//! else they are [lost](Source::lost).
+//! **Restarts.** A consumer that restarts under its name ([`consumer`](RedisStreamSourceOptions::consumer)) first gets
+//! the entries it had. Those of a crashed consumer go to another after
+//! [`claim_after`](RedisStreamSourceOptions::claim_after) (`XAUTOCLAIM`), those of one that left go at once. The idle
+//! time of entries in flight is reset three times within `claim_after`. Those that another has claimed are
+//! [lost](Source::lost).
 //!
-//! **Order** is the stream's for one consumer that keeps its name. Several consumers of a group each have some messages of a
-//! key: each message has its effect once, in no order.
+//! **Order** is the stream's, for a single consumer that keeps its name. Several consumers of a group share the
+//! messages of a key: each message has its effect once, in no order.
 //!
-//! **Trimmed** entries are gone, handled or not: a stream with a limit (`MAXLEN`, [`entries_max`](
-//! crate::sink::redis_stream::RedisStreamOptions::entries_max)) drops the oldest also while they wait. Redis tells it of those that were delivered
-//! before, and then it is an error in the log and counted ([`trimmed`](RedisStreamSource::trimmed)); of those that were not, it
-//! says nothing. What is out when it is trimmed is handled all the same.
+//! **Trimmed** entries are gone, handled or not: a stream with a limit (`MAXLEN`,
+//! [`entries_max`](crate::sink::redis_stream::RedisStreamOptions::entries_max)) drops the oldest, even unread ones.
+//! Redis reports those that were delivered before: they are logged as an error and counted
+//! ([`trimmed`](RedisStreamSource::trimmed)). It does not report the others. An entry that is trimmed while in flight
+//! is still handled.
 //!
-//! **Durable** is what Redis keeps: with `appendonly yes`, `appendfsync always` and `noeviction`. Where it can be asked and says
-//! otherwise there is a warning in the log. A group that is gone is made again from the beginning of the stream, and the
-//! inbox knows what was handled.
+//! **Durability** needs `appendonly yes`, `appendfsync always` and `noeviction`. If Redis reports other settings, there
+//! is a warning in the log. A missing group is recreated at the beginning of the stream; the inbox deduplicates.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -48,7 +49,7 @@ mod options;
 
 pub use options::RedisStreamSourceOptions;
 
-/// How often it is looked for what the dead have left.
+/// How often entries of crashed consumers are claimed.
 const CLAIM_EVERY: Duration = Duration::from_secs(1);
 /// Most entries in one answer.
 const READ_MAX: usize = 1_000;
@@ -67,49 +68,49 @@ const BEGINNING: &str = "0-0";
 pub struct RedisStreamSource {
     options: RedisStreamSourceOptions,
     group: Option<Group>,
-    taken: InFlight<EntryId>,
-    /// Done, and Redis has not said that it knows.
+    in_flight: InFlight<EntryId>,
+    /// Acked here; Redis has not confirmed yet.
     done: BTreeSet<EntryId>,
-    /// Of these only the copy here is left.
+    /// Trimmed in Redis while in flight: only the copy here is left.
     orphans: BTreeSet<EntryId>,
-    /// Behind which of our own entries there may be some that we do not have: after a restart, or an answer that was lost.
+    /// Cursor into our own pending entries, some of which we may not have: after a restart or a lost answer.
     history: Option<String>,
-    /// From where on the dead are looked for, and when next.
+    /// Cursor of the next `XAUTOCLAIM`, and when it is due.
     claim: (String, Instant),
-    again: Backoff,
+    backoff: Backoff,
     trimmed: u64,
     warned: bool,
     left: bool,
 }
 
 impl RedisStreamSource {
-    /// A consumer of that stream in that group, at the server with this `redis://` address.
+    /// A consumer of that stream in that group, at the server with this `redis://` URL.
     ///
     /// # Errors
-    /// When it is no such address.
+    /// The URL is not a Redis URL.
     pub fn options(url: &str, stream: &str, group: &str) -> Result<RedisStreamSourceOptions, SourceError> {
         RedisStreamSourceOptions::new(url, stream, group)
     }
 
-    /// Entries that were trimmed away before they were handled, as far as Redis told. Those that were out are among them when
-    /// they were given up.
+    /// Entries that were trimmed before they were handled, as far as Redis reports them. Entries in flight count once
+    /// they are given up.
     pub fn trimmed(&self) -> u64 {
         self.trimmed
     }
 
     fn open(options: RedisStreamSourceOptions) -> Result<Self, SourceError> {
         if options.stream.is_empty() || options.group.is_empty() || options.consumer.is_empty() {
-            return Err(SourceError::for_good("stream, group and consumer need a name"));
+            return Err(SourceError::for_good("stream, group and consumer must have a name"));
         }
         Ok(Self {
             options,
             group: None,
-            taken: InFlight::default(),
+            in_flight: InFlight::default(),
             done: BTreeSet::new(),
             orphans: BTreeSet::new(),
             history: None,
             claim: (BEGINNING.to_owned(), Instant::now()),
-            again: Backoff::default(),
+            backoff: Backoff::default(),
             trimmed: 0,
             warned: false,
             left: false,
@@ -117,10 +118,10 @@ impl RedisStreamSource {
     }
 
     async fn connect(&mut self, until: Instant) -> Result<(), SourceError> {
-        if let Some(at) = self.again.at().filter(|at| *at > Instant::now()) {
+        if let Some(at) = self.backoff.at().filter(|at| *at > Instant::now()) {
             tokio::time::sleep_until(at.min(until).into()).await;
             if at > until {
-                return Err(SourceError::later("Redis could not be reached; it is tried again soon"));
+                return Err(SourceError::later("Redis could not be reached; reconnecting after a backoff"));
             }
         }
         let opened = tokio::time::timeout(self.options.timeout, Group::open(&self.options)).await;
@@ -128,49 +129,49 @@ impl RedisStreamSource {
             Ok((group, violations)) => {
                 if !std::mem::replace(&mut self.warned, true) {
                     for why in violations {
-                        tracing::warn!(target: "semel::redis_stream", why, "messages may be lost");
+                        tracing::warn!(target: "semel::redis_stream", why, "messages may be lost; change the setting");
                     }
                 }
-                self.again.went_well();
+                self.backoff.went_well();
                 self.group = Some(group);
                 self.history = Some(BEGINNING.to_owned());
                 self.claim = (BEGINNING.to_owned(), Instant::now());
                 Ok(())
             }
             Err(error) => {
-                self.again.failed(Instant::now());
+                self.backoff.failed(Instant::now());
                 Err(error)
             }
         }
     }
 
-    /// Takes a failure in.
+    /// Updates the state after a failed command.
     fn failed(&mut self, failed: Failed) -> SourceError {
         match failed {
-            Failed::Line(_) => self.group = None,
+            Failed::Connection(_) => self.group = None,
             Failed::NoGroup => {
                 tracing::error!(
                     target: "semel::redis_stream", stream = self.options.stream, group = self.options.group,
-                    "the group is gone: Redis has lost data, or somebody has deleted it; it is made again from the beginning"
+                    "the consumer group is gone: Redis lost data, or it was deleted; recreating it from the first entry"
                 );
                 self.group = None;
                 self.done.clear();
                 self.give_up_orphans();
-                self.taken.lose(|_| true);
+                self.in_flight.lose(|_| true);
             }
         }
         failed.into()
     }
 
-    /// The group has forgotten these. What is here is handled all the same, and what was counted is not counted twice.
+    /// Redis has dropped these from the group. Those in flight are still handled; none is counted twice.
     fn take_trimmed(&mut self, mut trimmed: Vec<EntryId>) {
-        let here: BTreeSet<EntryId> = self.taken.open().copied().collect();
+        let here: BTreeSet<EntryId> = self.in_flight.open().copied().collect();
         self.orphans.extend(trimmed.extract_if(.., |id| here.contains(id)));
         trimmed.retain(|id| !self.done.remove(id));
         self.count_trimmed(&trimmed);
     }
 
-    /// All that is here is given up. The rest comes again, to somebody; of these there was only the copy here.
+    /// Everything in flight is given up. Redis redelivers the rest; of these only the copy here was left.
     fn give_up_orphans(&mut self) {
         let orphans: Vec<EntryId> = std::mem::take(&mut self.orphans).into_iter().collect();
         self.count_trimmed(&orphans);
@@ -182,16 +183,16 @@ impl RedisStreamSource {
             let ids: Vec<String> = trimmed.iter().map(ToString::to_string).collect();
             tracing::error!(
                 target: "semel::redis_stream", stream = self.options.stream, ?ids,
-                "entries were trimmed away before they were handled; give the stream more room"
+                "entries were trimmed before they were handled, and are lost; raise the stream's MAXLEN"
             );
         }
     }
 
-    /// Puts entries among those to be given, but for those that we have. The gone ones are acknowledged: nobody can handle them.
-    fn take_in(&mut self, came: Vec<Entry>, counts: &[(EntryId, u32)]) {
-        let known: BTreeSet<EntryId> = self.taken.open().chain(&self.done).copied().collect();
+    /// Takes in new entries, except those we have. Trimmed ones are acked: they can no longer be handled.
+    fn take_in(&mut self, received: Vec<Entry>, counts: &[(EntryId, u32)]) {
+        let known: BTreeSet<EntryId> = self.in_flight.open().chain(&self.done).copied().collect();
         let mut gone = Vec::new();
-        for (id, fields) in came {
+        for (id, fields) in received {
             if known.contains(&id) {
                 continue;
             }
@@ -200,13 +201,13 @@ impl RedisStreamSource {
                 continue;
             };
             let count = counts.iter().find(|(of, _)| *of == id).map_or(1, |(_, count)| *count);
-            self.taken.came(id, entries::delivery(id, fields, Some(count), &self.options));
+            self.in_flight.arrived(id, entries::delivery(id, fields, Some(count), &self.options));
         }
         self.count_trimmed(&gone);
         self.done.extend(gone);
     }
 
-    async fn tell(&mut self) -> Result<(), Failed> {
+    async fn send_acks(&mut self) -> Result<(), Failed> {
         let (Some(group), false) = (&mut self.group, self.done.is_empty()) else { return Ok(()) };
         let done: Vec<EntryId> = self.done.iter().copied().collect();
         group.done(&self.options, &done).await?;
@@ -214,41 +215,43 @@ impl RedisStreamSource {
         Ok(())
     }
 
-    async fn counts(&mut self, came: &[Entry]) -> Result<Vec<(EntryId, u32)>, Failed> {
-        let (Some(group), Some((first, _)), Some((last, _))) = (&mut self.group, came.first(), came.last())
+    async fn counts(&mut self, received: &[Entry]) -> Result<Vec<(EntryId, u32)>, Failed> {
+        let (Some(group), Some((first, _)), Some((last, _))) =
+            (&mut self.group, received.first(), received.last())
         else {
             return Ok(Vec::new());
         };
-        let most = came.len() + self.taken.open().count() + self.done.len();
+        let most = received.len() + self.in_flight.open().count() + self.done.len();
         group.deliveries(&self.options, (*first, *last), most).await
     }
 
-    /// What we had when we died, or what an answer brought that we did not hear.
+    /// Reads our own pending entries: those we had before a crash, and those of a lost answer.
     async fn take_history(&mut self, most: usize) -> Result<(), Failed> {
         while let Some(behind) = self.history.clone() {
-            if self.taken.ready() >= most {
+            if self.in_flight.ready() >= most {
                 return Ok(());
             }
             let Some(group) = &mut self.group else { return Ok(()) };
-            let came = group.read(&self.options, &behind, most.min(READ_MAX), Duration::ZERO).await?;
-            let counts = self.counts(&came).await?;
-            self.history = came.last().map(|(id, _)| id.to_string());
-            self.take_in(came, &counts);
+            let received = group.read(&self.options, &behind, most.min(READ_MAX), Duration::ZERO).await?;
+            let counts = self.counts(&received).await?;
+            self.history = received.last().map(|(id, _)| id.to_string());
+            self.take_in(received, &counts);
         }
         Ok(())
     }
 
-    /// What the dead have left, once around.
+    /// Claims the entries of crashed consumers, one pass over the group.
     async fn take_claims(&mut self, most: usize) -> Result<(), Failed> {
-        while self.claim.1 <= Instant::now() && self.taken.ready() < most {
+        while self.claim.1 <= Instant::now() && self.in_flight.ready() < most {
             let Some(group) = &mut self.group else { return Ok(()) };
-            // An answer that is not heard has made entries ours all the same.
+            // If the answer is lost, the claimed entries are ours all the same.
             self.history = Some(BEGINNING.to_owned());
-            let (next, came, trimmed) =
-                group.claim(&self.options, &self.claim.0, (most - self.taken.ready()).min(READ_MAX)).await?;
-            let counts = self.counts(&came).await?;
+            let (next, received, trimmed) = group
+                .claim(&self.options, &self.claim.0, (most - self.in_flight.ready()).min(READ_MAX))
+                .await?;
+            let counts = self.counts(&received).await?;
             self.take_trimmed(trimmed);
-            self.take_in(came, &counts);
+            self.take_in(received, &counts);
             self.history = None;
             if next == BEGINNING {
                 self.claim.1 = Instant::now() + CLAIM_EVERY.min(self.options.claim_after / 2);
@@ -259,7 +262,7 @@ impl RedisStreamSource {
     }
 
     async fn take_new(&mut self, most: usize, until: Instant) -> Result<(), Failed> {
-        let ready = self.taken.ready();
+        let ready = self.in_flight.ready();
         if ready >= most || self.claim.1 <= Instant::now() {
             return Ok(());
         }
@@ -268,19 +271,19 @@ impl RedisStreamSource {
         let left = left.min(self.options.timeout / 2);
         let wait = if ready == 0 { left } else { Duration::ZERO };
         self.history = Some(BEGINNING.to_owned());
-        let came = group.read(&self.options, ">", (most - ready).min(READ_MAX), wait).await?;
+        let received = group.read(&self.options, ">", (most - ready).min(READ_MAX), wait).await?;
         self.history = None;
-        self.take_in(came, &[]);
+        self.take_in(received, &[]);
         Ok(())
     }
 
     async fn take(&mut self, most: usize, until: Instant) -> Result<(), Failed> {
-        self.tell().await?;
+        self.send_acks().await?;
         loop {
             self.take_history(most).await?;
             self.take_claims(most).await?;
             self.take_new(most, until).await?;
-            if self.taken.ready() > 0 || Instant::now() >= until {
+            if self.in_flight.ready() > 0 || Instant::now() >= until {
                 return Ok(());
             }
         }
@@ -290,7 +293,7 @@ impl RedisStreamSource {
 impl Source for RedisStreamSource {
     async fn receive(&mut self, most: usize, wait: Duration) -> Result<Vec<Delivery>, SourceError> {
         if self.left {
-            return Err(SourceError::for_good("the source has left its group"));
+            return Err(SourceError::for_good("the source has left its consumer group"));
         }
         let until = Instant::now() + wait;
         if self.group.is_none() {
@@ -301,12 +304,12 @@ impl Source for RedisStreamSource {
         {
             return Err(self.failed(failed));
         }
-        Ok(self.taken.give(most))
+        Ok(self.in_flight.give(most))
     }
 
     async fn settle(&mut self, settled: &[(Receipt, Settle)]) -> Result<(), SourceError> {
         for (receipt, settle) in settled {
-            if let Some(id) = self.taken.settle(*receipt, *settle)
+            if let Some(id) = self.in_flight.settle(*receipt, *settle)
                 && !self.orphans.remove(&id)
             {
                 self.done.insert(id);
@@ -315,25 +318,26 @@ impl Source for RedisStreamSource {
         if self.group.is_none() && !self.done.is_empty() {
             self.connect(Instant::now() + self.options.timeout).await?;
         }
-        self.tell().await.map_err(|failed| self.failed(failed))
+        self.send_acks().await.map_err(|failed| self.failed(failed))
     }
 
-    /// Makes young what is held, and finds out what is not ours any more.
+    /// Resets the idle time of entries in flight, and finds those that are no longer ours.
     async fn keep(&mut self, _: &[Receipt]) -> Result<(), SourceError> {
         if self.group.is_none() {
             self.connect(Instant::now() + self.options.timeout).await?;
         }
         let Some(group) = &mut self.group else { return Ok(()) };
-        let held: Vec<EntryId> = self.taken.open().filter(|id| !self.orphans.contains(id)).copied().collect();
+        let in_flight: Vec<EntryId> =
+            self.in_flight.open().filter(|id| !self.orphans.contains(id)).copied().collect();
         let (mut others, mut trimmed) = (Vec::new(), Vec::new());
-        let kept = group.keep(&self.options, &held, &mut others, &mut trimmed).await;
-        // What was told before it failed holds all the same.
+        let kept = group.keep(&self.options, &in_flight, &mut others, &mut trimmed).await;
+        // What was found before an error is valid.
         let others: BTreeSet<EntryId> = others.into_iter().collect();
-        self.taken.lose(|id| others.contains(id));
+        self.in_flight.lose(|id| others.contains(id));
         if !trimmed.is_empty() {
             tracing::warn!(
                 target: "semel::redis_stream", stream = self.options.stream, count = trimmed.len(),
-                "entries were trimmed away while they were worked on; if this process dies now they are lost"
+                "entries were trimmed while in flight; they are lost if this process dies before it has handled them"
             );
             self.orphans.extend(trimmed);
         }
@@ -345,10 +349,10 @@ impl Source for RedisStreamSource {
     }
 
     fn lost(&mut self) -> Vec<Receipt> {
-        self.taken.lost()
+        self.in_flight.lost()
     }
 
-    /// As long as its oldest entry is old: nothing is forgotten here but by whoever trims the stream.
+    /// The age of the oldest entry: entries only go when the stream is trimmed.
     async fn retention(&mut self) -> Option<Duration> {
         self.group.as_mut()?.age(&self.options).await.ok()
     }
@@ -356,20 +360,20 @@ impl Source for RedisStreamSource {
     async fn leave(&mut self) -> Result<(), SourceError> {
         self.left = true;
         self.give_up_orphans();
-        let has_something = !self.done.is_empty() || self.taken.open().next().is_some();
+        let has_something = !self.done.is_empty() || self.in_flight.open().next().is_some();
         if self.group.is_none() && has_something {
             self.connect(Instant::now() + self.options.timeout).await?;
         }
-        let told = self.tell().await;
-        self.taken = InFlight::default();
+        let acked = self.send_acks().await;
+        self.in_flight = InFlight::default();
         let Some(mut group) = self.group.take() else { return Ok(()) };
-        told?;
+        acked?;
         let trimmed = group.leave(&self.options).await?;
         if trimmed > 0 {
             self.trimmed += trimmed;
             tracing::error!(
                 target: "semel::redis_stream", stream = self.options.stream, trimmed,
-                "entries were trimmed away before they were handled; give the stream more room"
+                "entries were trimmed before they were handled, and are lost; raise the stream's MAXLEN"
             );
         }
         Ok(())

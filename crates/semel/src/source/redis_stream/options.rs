@@ -8,7 +8,7 @@ use super::RedisStreamSource;
 use crate::sink::redis_stream::{KEY, PAYLOAD};
 use crate::source::SourceError;
 
-/// Shortest and longest time that counts: the clock does not go on for ever.
+/// Shortest and longest time allowed: adding a longer one to an `Instant` could overflow.
 const TIMES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(365 * 86_400));
 
 /// What to read, and how. See [`RedisStreamSource::options`].
@@ -27,8 +27,8 @@ pub struct RedisStreamSourceOptions {
 
 impl RedisStreamSourceOptions {
     pub(super) fn new(url: &str, stream: &str, group: &str) -> Result<Self, SourceError> {
-        let client = Client::open(url)
-            .map_err(|error| SourceError::for_good(format!("not an address of Redis: {error}")))?;
+        let client =
+            Client::open(url).map_err(|error| SourceError::for_good(format!("not a Redis URL: {error}")))?;
         Ok(Self {
             client,
             stream: stream.to_owned(),
@@ -41,42 +41,42 @@ impl RedisStreamSourceOptions {
         })
     }
 
-    /// The name of this consumer in its group: one that nobody had before unless told otherwise. Who comes back under its
-    /// name goes on at once with what it had, in order; no two may have it at a time.
+    /// The name of this consumer in its group; by default a new unique one. After a restart under the same name it
+    /// continues at once with the entries it had, in order. Two running consumers must not share a name.
     pub fn consumer(mut self, name: &str) -> Self {
         self.consumer = name.to_owned();
         self
     }
 
-    /// The field of the key: `semel-key`, as semel's sink writes it, unless told otherwise.
+    /// The field of the key; by default `semel-key`, as semel's sink writes it.
     pub fn key(mut self, field: &str) -> Self {
         self.key = field.to_owned();
         self
     }
 
-    /// The field of the payload: `semel-payload`, as semel's sink writes it, unless told otherwise. All others are headers.
+    /// The field of the payload; by default `semel-payload`, as semel's sink writes it. All others are headers.
     pub fn payload(mut self, field: &str) -> Self {
         self.payload = field.to_owned();
         self
     }
 
-    /// How long a consumer may be silent before others take what it has: a minute unless told otherwise, a year at most.
-    /// All consumers of a group should say the same.
+    /// The lease on entries: how long a consumer may be silent before others claim them. Default one minute, at most a
+    /// year. Use the same value for all consumers of a group.
     pub fn claim_after(mut self, silence: Duration) -> Self {
         self.claim_after = silence.clamp(TIMES.0, TIMES.1);
         self
     }
 
-    /// The longest that one call takes before it gives up on the server: 10 s, a year at most.
+    /// Timeout of a call to the server: 10 s, at most a year.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout.clamp(TIMES.0, TIMES.1);
         self
     }
 
-    /// A source. It connects when it is first asked for messages, and makes stream and group where they are missing.
+    /// Opens the source. It connects at the first `receive`, and creates a missing stream and group.
     ///
     /// # Errors
-    /// When stream, group or consumer has no name.
+    /// The name of the stream, group or consumer is empty.
     pub fn open(self) -> Result<RedisStreamSource, SourceError> {
         RedisStreamSource::open(self)
     }

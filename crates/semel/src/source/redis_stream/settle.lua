@@ -1,4 +1,4 @@
--- Acknowledges entries that are still this consumer's. What another has claimed is the other's to acknowledge.
+-- Acks entries that are still this consumer's. An entry that another consumer has claimed is left for it to ack.
 -- KEYS: stream. ARGV: group, consumer, ids. Returns the ids that were not ours.
 local others = {}
 for n = 3, #ARGV do

@@ -1,4 +1,4 @@
-//! What SQS is told of messages, ten at a time.
+//! Acks to SQS: deletes messages and changes their visibility timeout, ten at a time.
 
 use std::time::Duration;
 
@@ -15,95 +15,97 @@ use super::seconds;
 use crate::sink::sqs::client::SqsError;
 use crate::sink::sqs::message::ENTRIES_MAX;
 
-/// Requests under way at once.
+/// Concurrent requests.
 const REQUESTS_MAX: usize = 8;
 
-/// What is to become of messages.
+/// What to do with messages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Fate {
-    /// They are done.
+pub(super) enum AckAction {
+    /// Ack: they are done.
     Delete,
-    /// Others may have them at once.
-    GiveBack,
-    /// They are ours for that long from now on.
-    Keep(Duration),
+    /// Nack: visible to others at once.
+    Release,
+    /// Extends the lease to this long from now on.
+    Extend(Duration),
 }
 
-/// What came of telling.
+/// SQS's answer for one message.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum AckResult {
-    Heard,
-    /// Its time is over, or another has it.
+    Confirmed,
+    /// Its lease has expired, or another consumer has it.
     NotOurs,
-    Unheard(String),
+    Unconfirmed(String),
 }
 
-/// Tells it until then. What is not answered was not heard. What is given back is so in its order, which others then see.
-pub(super) async fn tell(
+/// Sends the action for all messages until the deadline. What gets no answer is unconfirmed. Messages are released one
+/// request at a time, so that others see them in order.
+pub(super) async fn send(
     client: &Client,
     url: &str,
     messages: &[(Receipt, String)],
-    fate: Fate,
+    action: AckAction,
     until: Instant,
 ) -> Vec<(Receipt, AckResult)> {
-    let requests = match fate {
-        Fate::GiveBack => 1,
-        Fate::Delete | Fate::Keep(_) => REQUESTS_MAX,
+    let requests = match action {
+        AckAction::Release => 1,
+        AckAction::Delete | AckAction::Extend(_) => REQUESTS_MAX,
     };
-    // Each has its part: futures that borrow from a slice are not `Send` for every lifetime.
+    // Owned parts: futures that borrow from a slice are not `Send` for every lifetime.
     let parts: Vec<_> = messages.chunks(ENTRIES_MAX).map(<[_]>::to_vec).collect();
-    let parts = parts.into_iter().map(|part| tell_part(client, url, part, fate, until));
-    let told: Vec<Vec<_>> = stream::iter(parts).buffered(requests).collect().await;
-    told.into_iter().flatten().collect()
+    let parts = parts.into_iter().map(|part| send_part(client, url, part, action, until));
+    let results: Vec<Vec<_>> = stream::iter(parts).buffered(requests).collect().await;
+    results.into_iter().flatten().collect()
 }
 
-async fn tell_part(
+async fn send_part(
     client: &Client,
     url: &str,
     part: Vec<(Receipt, String)>,
-    fate: Fate,
+    action: AckAction,
     until: Instant,
 ) -> Vec<(Receipt, AckResult)> {
-    let heard = match fate {
-        Fate::Delete => in_time(until, delete(client, url, &part)).await,
-        Fate::GiveBack => in_time(until, change(client, url, &part, Duration::ZERO)).await,
-        Fate::Keep(visibility) => in_time(until, change(client, url, &part, visibility)).await,
+    let answer = match action {
+        AckAction::Delete => in_time(until, delete(client, url, &part)).await,
+        AckAction::Release => in_time(until, change(client, url, &part, Duration::ZERO)).await,
+        AckAction::Extend(visibility) => in_time(until, change(client, url, &part, visibility)).await,
     };
-    let told = |receipt: &Receipt| {
+    let result = |receipt: &Receipt| {
         let id = receipt.0.to_string();
-        match &heard {
-            Ok((heard, _)) if heard.contains(&id) => AckResult::Heard,
-            Ok((_, failed)) => judge(failed.iter().find(|entry| entry.id() == id)),
-            Err(trouble) => AckResult::Unheard(trouble.told.clone()),
+        match &answer {
+            Ok((confirmed, _)) if confirmed.contains(&id) => AckResult::Confirmed,
+            Ok((_, failed)) => classify(failed.iter().find(|entry| entry.id() == id)),
+            Err(error) => AckResult::Unconfirmed(error.message.clone()),
         }
     };
-    part.iter().map(|(receipt, _)| (*receipt, told(receipt))).collect()
+    part.iter().map(|(receipt, _)| (*receipt, result(receipt))).collect()
 }
 
-/// One request that is slow does not void what others were answered. None is begun when the time is over.
+/// A timeout per request: a slow one does not void the answers of others. None is sent after the deadline.
 async fn in_time<T>(
     until: Instant,
     request: impl Future<Output = Result<T, SqsError>>,
 ) -> Result<T, SqsError> {
     let late =
-        |maybe_done| SqsError { told: "SQS did not answer in time".to_owned(), code: None, maybe_done };
+        |maybe_done| SqsError { message: "SQS did not answer in time".to_owned(), code: None, maybe_done };
     if Instant::now() >= until {
         return Err(late(false));
     }
     timeout_at(until, request).await.unwrap_or_else(|_| Err(late(true)))
 }
 
-type Heard = (Vec<String>, Vec<BatchResultErrorEntry>);
+/// Ids that SQS confirmed, and entries that failed.
+type BatchAnswer = (Vec<String>, Vec<BatchResultErrorEntry>);
 
-async fn delete(client: &Client, url: &str, part: &[(Receipt, String)]) -> Result<Heard, SqsError> {
+async fn delete(client: &Client, url: &str, part: &[(Receipt, String)]) -> Result<BatchAnswer, SqsError> {
     let mut request = client.delete_message_batch().queue_url(url);
     for (receipt, handle) in part {
         let entry =
             DeleteMessageBatchRequestEntry::builder().id(receipt.0.to_string()).receipt_handle(handle);
         request = request.entries(entry.build().map_err(incomplete)?);
     }
-    let told = request.send().await.map_err(|error| SqsError::of(&error))?;
-    Ok((told.successful.into_iter().map(|entry| entry.id).collect(), told.failed))
+    let answer = request.send().await.map_err(|error| SqsError::of(&error))?;
+    Ok((answer.successful.into_iter().map(|entry| entry.id).collect(), answer.failed))
 }
 
 async fn change(
@@ -111,7 +113,7 @@ async fn change(
     url: &str,
     part: &[(Receipt, String)],
     visibility: Duration,
-) -> Result<Heard, SqsError> {
+) -> Result<BatchAnswer, SqsError> {
     let mut request = client.change_message_visibility_batch().queue_url(url);
     for (receipt, handle) in part {
         let entry = ChangeMessageVisibilityBatchRequestEntry::builder()
@@ -120,23 +122,25 @@ async fn change(
             .visibility_timeout(seconds(visibility));
         request = request.entries(entry.build().map_err(incomplete)?);
     }
-    let told = request.send().await.map_err(|error| SqsError::of(&error))?;
-    Ok((told.successful.into_iter().map(|entry| entry.id).collect(), told.failed))
+    let answer = request.send().await.map_err(|error| SqsError::of(&error))?;
+    Ok((answer.successful.into_iter().map(|entry| entry.id).collect(), answer.failed))
 }
 
 fn incomplete(error: impl std::fmt::Display) -> SqsError {
-    SqsError { told: error.to_string(), code: None, maybe_done: false }
+    SqsError { message: error.to_string(), code: None, maybe_done: false }
 }
 
-/// SQS has several names for a handle that is worth nothing any more. Where the fault is SQS's, it is asked again.
-fn judge(failed: Option<&BatchResultErrorEntry>) -> AckResult {
-    let Some(entry) = failed else { return AckResult::Unheard("SQS said nothing of a message".to_owned()) };
+/// SQS has several error codes for an expired receipt handle. Any other error may be retried.
+fn classify(failed: Option<&BatchResultErrorEntry>) -> AckResult {
+    let Some(entry) = failed else {
+        return AckResult::Unconfirmed("SQS returned no result for a message".to_owned());
+    };
     let gone = ["ReceiptHandleIsInvalid", "MessageNotInflight", "InvalidParameterValue", "InvalidIdFormat"];
     let code = entry.code().trim_end_matches("Exception");
     if entry.sender_fault() && gone.iter().any(|name| code.ends_with(name)) {
         return AckResult::NotOurs;
     }
-    AckResult::Unheard(format!("SQS: {}: {}", entry.code(), entry.message().unwrap_or("")))
+    AckResult::Unconfirmed(format!("SQS: {}: {}", entry.code(), entry.message().unwrap_or("")))
 }
 
 #[cfg(test)]
@@ -147,26 +151,26 @@ mod tests {
     async fn a_request_that_is_slow_ends_with_the_time_of_all() {
         let until = Instant::now() + Duration::from_secs(1);
         let slow = in_time(until, std::future::pending::<Result<(), SqsError>>()).await;
-        assert!(slow.is_err_and(|trouble| trouble.maybe_done));
+        assert!(slow.is_err_and(|error| error.maybe_done));
         let begun_late = in_time(until, std::future::ready(Ok(()))).await;
-        assert!(begun_late.is_err_and(|trouble| !trouble.maybe_done));
+        assert!(begun_late.is_err_and(|error| !error.maybe_done));
         let until = Instant::now() + Duration::from_secs(1);
         assert!(in_time(until, std::future::ready(Ok(()))).await.is_ok());
     }
 
     #[test]
-    fn a_handle_that_is_worth_nothing_is_told_from_a_trouble() {
+    fn an_invalid_handle_is_distinguished_from_an_outage() {
         let entry = |code: &str, sender_fault| {
             let entry = BatchResultErrorEntry::builder().id("1").code(code).sender_fault(sender_fault);
-            judge(Some(&entry.build().unwrap()))
+            classify(Some(&entry.build().unwrap()))
         };
         for code in
             ["ReceiptHandleIsInvalid", "AWS.SimpleQueueService.MessageNotInflight", "InvalidParameterValue"]
         {
             assert_eq!(entry(code, true), AckResult::NotOurs, "{code}");
         }
-        assert!(matches!(entry("InternalError", false), AckResult::Unheard(_)));
-        assert!(matches!(entry("AccessDenied", true), AckResult::Unheard(_)));
-        assert!(matches!(judge(None), AckResult::Unheard(_)));
+        assert!(matches!(entry("InternalError", false), AckResult::Unconfirmed(_)));
+        assert!(matches!(entry("AccessDenied", true), AckResult::Unconfirmed(_)));
+        assert!(matches!(classify(None), AckResult::Unconfirmed(_)));
     }
 }

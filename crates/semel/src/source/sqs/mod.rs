@@ -3,23 +3,23 @@
 //! | in the delivery | from the message |
 //! |---|---|
 //! | `from` | the queue's name |
-//! | `place` | `MessageId`, the same whenever it comes again |
+//! | `place` | `MessageId`, the same for every redelivery |
 //! | `lineage` | region and account, from the queue's ARN |
 //! | `key` | `MessageGroupId` |
-//! | `headers` | `MessageDeduplicationId`, `MessageGroupId`, `SequenceNumber`, then its attributes that are text |
+//! | `headers` | `MessageDeduplicationId`, `MessageGroupId`, `SequenceNumber`, then its text attributes |
 //! | `deliveries` | `ApproximateReceiveCount` |
 //!
-//! **Ours for a while.** A received message is invisible to others for the [visibility
-//! timeout](SqsSourceOptions::visibility), which [`keep`](Source::keep) prolongs. It is counted from before the request was
-//! sent, so that by our clock it is over no later than by SQS's; what is over is [lost](Source::lost), and settling it does
-//! nothing. It is deleted after it was said to be done, and not before.
+//! **Leases.** A received message is invisible to others for the [visibility
+//! timeout](SqsSourceOptions::visibility), which [`keep`](Source::keep) extends. It is counted from before the request
+//! was sent, so that by our clock it expires no later than by SQS's. An expired message is [lost](Source::lost), and
+//! settling it does nothing. A message is deleted only after its ack.
 //!
-//! **Order** is that of a FIFO queue's groups. A standard queue has none, and may deliver a message twice at once: the
-//! inbox tells.
+//! **Order** is that of a FIFO queue's message groups. A standard queue has none, and may deliver a message twice at
+//! once: the inbox deduplicates it.
 //!
-//! **Repeats.** SQS drops what is *sent* again within five minutes. Nothing here relies on it: a message is known by what
-//! [`Identify`](super::Identify) finds, `semel-id` unless told otherwise, or
-//! `Identify::ByHeader("MessageDeduplicationId".into())` for producers who name messages by that alone.
+//! **Deduplication.** SQS drops what is *sent* again within five minutes. Nothing here relies on it: the inbox uses the
+//! id that [`Identify`](super::Identify) finds, by default `semel-id`. Set
+//! `Identify::ByHeader("MessageDeduplicationId".into())` for producers that write no other id.
 
 use std::time::{Duration, Instant};
 
@@ -27,7 +27,7 @@ use aws_sdk_sqs::Client;
 use aws_sdk_sqs::types::{Message, MessageSystemAttributeName};
 use tokio::task::JoinHandle;
 
-use self::acks::{AckResult, Fate};
+use self::acks::{AckAction, AckResult};
 use self::in_flight::InFlight;
 use super::{Delivery, Receipt, Settle, Source, SourceError};
 use crate::sink::sqs::client::{SqsError, queue_name};
@@ -41,15 +41,15 @@ mod record;
 
 pub use options::SqsSourceOptions;
 
-/// Longest wait that SQS takes.
+/// Longest long poll that SQS accepts.
 const WAIT_MAX: Duration = Duration::from_secs(20);
-/// Requests for more, as long as each one brings as many as it can.
+/// Requests in one `receive`, as long as each one comes back full.
 const REQUESTS_MAX: usize = 10;
 
-/// How soon it is asked again while messages are handled.
-const LOOK: Duration = Duration::from_secs(1);
-/// What a whole second may lack to be one: it took a moment to get there.
-const A_LITTLE: Duration = Duration::from_millis(50);
+/// Wait between polls while messages are in flight.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// A wait this much short of a whole second still counts as one: the call itself took a moment.
+const ROUNDING_SLACK: Duration = Duration::from_millis(50);
 
 /// Receives from an SQS queue.
 ///
@@ -63,26 +63,26 @@ pub struct SqsSource {
     options: SqsSourceOptions,
     client: Client,
     facts: Option<Facts>,
-    held: InFlight,
-    /// A request for messages goes on when nobody waits for it: what it brings would be invisible to all.
-    asking: Option<Asking>,
-    /// Of a request whose answer was lost: asked again under it, a FIFO queue gives the same messages.
+    in_flight: InFlight,
+    /// A receive request goes on when its caller is cancelled: else its messages would stay invisible to everyone.
+    pending: Option<PendingReceive>,
+    /// Attempt id of a request whose answer was lost: repeated with it, a FIFO queue returns the same messages.
     attempt: Option<(String, usize)>,
 }
 
-struct Asking {
+struct PendingReceive {
     attempt: (String, usize),
-    answer: JoinHandle<Asked>,
+    answer: JoinHandle<ReceiveAnswer>,
 }
 
-impl Drop for Asking {
+impl Drop for PendingReceive {
     fn drop(&mut self) {
         self.answer.abort();
     }
 }
 
-/// Messages, and when they were asked for.
-type Asked = Result<(Vec<Message>, Instant), SqsError>;
+/// Messages, and when they were requested.
+type ReceiveAnswer = Result<(Vec<Message>, Instant), SqsError>;
 
 impl SqsSource {
     /// A source for the queue at this URL.
@@ -92,13 +92,20 @@ impl SqsSource {
 
     fn open(options: SqsSourceOptions) -> Result<Self, SourceError> {
         let client = options.access.open(WAIT_MAX).map_err(SourceError::for_good)?;
-        Ok(Self { options, client, facts: None, held: InFlight::default(), asking: None, attempt: None })
+        Ok(Self {
+            options,
+            client,
+            facts: None,
+            in_flight: InFlight::default(),
+            pending: None,
+            attempt: None,
+        })
     }
 
-    /// What in the queue's settings may surprise, each with what to do about it. Also said in the log, once.
+    /// Warnings about the queue's settings, each with what to do about it. Also logged, once.
     ///
     /// # Errors
-    /// When the queue cannot be asked.
+    /// When the queue's attributes cannot be read.
     pub async fn check(&mut self) -> Result<Vec<String>, SourceError> {
         let name = queue_name(&self.options.access.url).to_owned();
         Ok(warnings(&name, self.facts().await?))
@@ -121,17 +128,17 @@ impl SqsSource {
 
     async fn within<T>(&self, work: impl Future<Output = Result<T, SqsError>>) -> Result<T, SourceError> {
         match tokio::time::timeout(self.options.access.timeout, work).await {
-            Ok(done) => done.map_err(|trouble| SourceError::later(trouble.told)),
+            Ok(done) => done.map_err(|error| SourceError::later(error.message)),
             Err(_) => Err(SourceError::later("SQS did not answer in time")),
         }
     }
 
-    /// Asks for messages and takes them in: as many as came, and were asked for.
+    /// Receives messages into the buffer. Returns how many arrived, and how many were requested.
     async fn take_in(&mut self, most: usize, wait: Duration) -> Result<(usize, usize), SourceError> {
         let facts = self.facts().await?;
         let (fifo, lineage) = (facts.fifo, facts.lineage.clone());
-        if self.asking.is_none() {
-            // Asked again under its name, a request is to be the same request.
+        if self.pending.is_none() {
+            // A request repeated under its attempt id has to be the same request.
             let attempt = self.attempt.take();
             let attempt =
                 attempt.unwrap_or_else(|| (uuid::Uuid::now_v7().to_string(), most.clamp(1, ENTRIES_MAX)));
@@ -147,125 +154,127 @@ impl SqsSource {
                 .message_attribute_names("All");
             let answer = tokio::spawn(async move {
                 let begun = Instant::now();
-                let told = request.send().await.map_err(|error| SqsError::of(&error))?;
-                Ok((told.messages.unwrap_or_default(), begun))
+                let answer = request.send().await.map_err(|error| SqsError::of(&error))?;
+                Ok((answer.messages.unwrap_or_default(), begun))
             });
-            self.asking = Some(Asking { attempt, answer });
+            self.pending = Some(PendingReceive { attempt, answer });
         }
         let bound = wait.min(WAIT_MAX) + self.options.access.timeout;
-        let Some(asking) = &mut self.asking else { return Ok((0, 1)) };
-        // It goes on by itself, and the next call gets its answer.
-        let Ok(answer) = tokio::time::timeout(bound, &mut asking.answer).await else {
+        let Some(pending) = &mut self.pending else { return Ok((0, 1)) };
+        // The request goes on, and the next call gets its answer.
+        let Ok(answer) = tokio::time::timeout(bound, &mut pending.answer).await else {
             return Err(SourceError::later("SQS did not answer in time"));
         };
-        let attempt = std::mem::take(&mut asking.attempt);
-        self.asking = None;
+        let attempt = std::mem::take(&mut pending.attempt);
+        self.pending = None;
         let (messages, begun) = match answer {
-            Ok(Ok(came)) => came,
-            Ok(Err(trouble)) => {
-                if trouble.maybe_done {
+            Ok(Ok(received)) => received,
+            Ok(Err(error)) => {
+                if error.maybe_done {
                     self.attempt = Some(attempt);
                 }
-                return Err(SourceError::later(trouble.told));
+                return Err(SourceError::later(error.message));
             }
-            Err(ended) => return Err(SourceError::later(ended)),
+            Err(error) => return Err(SourceError::later(error)),
         };
-        let came = messages.len();
-        self.held.run_out(Instant::now());
+        let received = messages.len();
+        self.in_flight.drop_expired(Instant::now());
         for message in messages {
-            // Without a handle it cannot be settled; it comes again.
+            // Without a handle it cannot be settled; SQS redelivers it.
             let Some(handle) = message.receipt_handle().map(str::to_owned) else { continue };
             let delivery =
                 record::delivery(&message, queue_name(&self.options.access.url), lineage.as_deref());
-            self.held.came(delivery, handle, begun + self.options.visibility, fifo);
+            self.in_flight.arrived(delivery, handle, begun + self.options.visibility, fifo);
         }
-        Ok((came, attempt.1))
+        Ok((received, attempt.1))
     }
 
-    /// Says to SQS what became of messages; what it heard, and what is not ours any more, is forgotten.
-    async fn tell(&mut self, receipts: &[Receipt], fate: Fate) -> Result<(), SourceError> {
+    /// Sends acks, nacks or lease extensions. Forgets what SQS confirmed, and what is no longer ours.
+    async fn send(&mut self, receipts: &[Receipt], action: AckAction) -> Result<(), SourceError> {
         let now = Instant::now();
         let ours: Vec<(Receipt, String)> = receipts
             .iter()
-            .filter_map(|receipt| Some((*receipt, self.held.handle(*receipt, now)?.to_owned())))
+            .filter_map(|receipt| Some((*receipt, self.in_flight.handle(*receipt, now)?.to_owned())))
             .collect();
         let until = tokio::time::Instant::now() + self.options.access.timeout;
-        let told = acks::tell(&self.client, &self.options.access.url, &ours, fate, until).await;
-        let mut unheard: Option<String> = None;
-        for (receipt, told) in told {
-            match (told, fate) {
-                (AckResult::Heard, Fate::Keep(visibility)) => self.held.kept(receipt, now + visibility),
-                (AckResult::Heard, _) => self.held.forget(receipt),
-                (AckResult::NotOurs, _) => self.held.taken(receipt),
-                (AckResult::Unheard(why), _) => drop(unheard.get_or_insert(why)),
+        let results = acks::send(&self.client, &self.options.access.url, &ours, action, until).await;
+        let mut unconfirmed: Option<String> = None;
+        for (receipt, result) in results {
+            match (result, action) {
+                (AckResult::Confirmed, AckAction::Extend(visibility)) => {
+                    self.in_flight.extended(receipt, now + visibility)
+                }
+                (AckResult::Confirmed, _) => self.in_flight.forget(receipt),
+                (AckResult::NotOurs, _) => self.in_flight.mark_lost(receipt),
+                (AckResult::Unconfirmed(why), _) => drop(unconfirmed.get_or_insert(why)),
             }
         }
-        unheard.map_or(Ok(()), |why| Err(SourceError::later(why)))
+        unconfirmed.map_or(Ok(()), |why| Err(SourceError::later(why)))
     }
 }
 
 impl Source for SqsSource {
-    /// SQS waits for whole seconds. What is left of a wait is slept through, and then it is looked once more.
+    /// SQS waits for whole seconds only. This sleeps through the rest of the wait, then polls once more.
     async fn receive(&mut self, most: usize, wait: Duration) -> Result<Vec<Delivery>, SourceError> {
         let until = Instant::now() + wait;
         let mut requests = 0;
-        while self.held.waiting() < most && requests < REQUESTS_MAX {
-            let has = self.held.waiting() > 0;
+        while self.in_flight.waiting() < most && requests < REQUESTS_MAX {
+            let has = self.in_flight.waiting() > 0;
             let left = if has { Duration::ZERO } else { until.saturating_duration_since(Instant::now()) };
-            let whole = Duration::from_secs((left + A_LITTLE).as_secs());
-            let (came, asked) = match self.take_in(most - self.held.waiting(), whole).await {
-                // What came before it is given all the same.
+            let whole = Duration::from_secs((left + ROUNDING_SLACK).as_secs());
+            let (received, asked) = match self.take_in(most - self.in_flight.waiting(), whole).await {
+                // What arrived before the error is delivered all the same.
                 Err(_) if has => break,
                 taken => taken?,
             };
             requests += 1;
-            if came == 0 && !has {
+            if received == 0 && !has {
                 let left = until.saturating_duration_since(Instant::now());
                 if left.is_zero() {
                     break;
                 }
                 tokio::time::sleep(left.min(Duration::from_secs(1))).await;
-            } else if came < asked {
+            } else if received < asked {
                 break;
             }
         }
-        Ok(self.held.give(most, Instant::now()))
+        Ok(self.in_flight.give(most, Instant::now()))
     }
 
     async fn settle(&mut self, settled: &[(Receipt, Settle)]) -> Result<(), SourceError> {
         let of = |wanted: Settle| -> Vec<Receipt> {
             settled.iter().filter(|(_, settle)| *settle == wanted).map(|(receipt, _)| *receipt).collect()
         };
-        let done = self.tell(&of(Settle::Ack), Fate::Delete).await;
-        let again = of(Settle::Nack);
-        // A group goes on with what is given back, and not while anything behind it is with us.
-        let behind = self.held.behind(&again);
-        let mut back = [again, behind.clone()].concat();
+        let acked = self.send(&of(Settle::Ack), AckAction::Delete).await;
+        let nacked = of(Settle::Nack);
+        // A group continues with the nacked message, so everything behind it has to go back too.
+        let behind = self.in_flight.behind(&nacked);
+        let mut back = [nacked, behind.clone()].concat();
         back.sort_unstable();
-        let worked_on: Vec<Receipt> =
-            behind.iter().copied().filter(|receipt| !self.held.waits(*receipt)).collect();
-        let again = self.tell(&back, Fate::GiveBack).await;
-        behind.into_iter().for_each(|receipt| self.held.forget(receipt));
-        worked_on.into_iter().for_each(|receipt| self.held.taken(receipt));
-        done.and(again)
+        let delivered: Vec<Receipt> =
+            behind.iter().copied().filter(|receipt| !self.in_flight.is_waiting(*receipt)).collect();
+        let nacked = self.send(&back, AckAction::Release).await;
+        behind.into_iter().for_each(|receipt| self.in_flight.forget(receipt));
+        delivered.into_iter().for_each(|receipt| self.in_flight.mark_lost(receipt));
+        acked.and(nacked)
     }
 
-    async fn keep(&mut self, held: &[Receipt]) -> Result<(), SourceError> {
-        let held = self.held.with_waiting(held);
-        self.tell(&held, Fate::Keep(self.options.visibility)).await
+    async fn keep(&mut self, in_flight: &[Receipt]) -> Result<(), SourceError> {
+        let in_flight = self.in_flight.with_waiting(in_flight);
+        self.send(&in_flight, AckAction::Extend(self.options.visibility)).await
     }
 
     fn renew_after(&self) -> Duration {
         self.options.visibility / 3
     }
 
-    /// A request costs the same whether it waits or not, and whether it brings anything.
+    /// SQS charges per request, also for an empty one.
     fn poll_interval(&self) -> Duration {
-        LOOK
+        POLL_INTERVAL
     }
 
     fn lost(&mut self) -> Vec<Receipt> {
-        self.held.lost(Instant::now())
+        self.in_flight.lost(Instant::now())
     }
 
     async fn retention(&mut self) -> Option<Duration> {
@@ -273,23 +282,26 @@ impl Source for SqsSource {
     }
 
     async fn leave(&mut self) -> Result<(), SourceError> {
-        if self.asking.is_some() {
-            // What it brings has to be given back too.
+        if self.pending.is_some() {
+            // What it receives has to be given back too.
             let waited =
                 tokio::time::timeout(self.options.access.timeout, self.take_in(1, Duration::ZERO)).await;
             if !matches!(waited, Ok(Ok(_))) {
-                tracing::debug!(target: "semel::sqs", "a request for messages was left; what it took is seen again soon");
+                tracing::debug!(
+                    target: "semel::sqs",
+                    "gave up on a receive request; its messages are visible again after the visibility timeout"
+                );
             }
-            self.asking = None;
+            self.pending = None;
         }
-        let all = self.held.all();
-        let told = self.tell(&all, Fate::GiveBack).await;
-        self.held = InFlight::default();
-        told
+        let all = self.in_flight.all();
+        let released = self.send(&all, AckAction::Release).await;
+        self.in_flight = InFlight::default();
+        released
     }
 }
 
-/// Whole seconds, as SQS counts.
+/// Whole seconds, as SQS counts them.
 fn seconds(time: Duration) -> i32 {
     i32::try_from(time.as_secs()).unwrap_or(i32::MAX)
 }
@@ -298,17 +310,19 @@ fn warnings(name: &str, facts: &Facts) -> Vec<String> {
     let mut warnings = Vec::new();
     if let Some((receipts, to)) = &facts.redrive {
         let order = match facts.fifo {
-            true => ", and what is behind it in its group goes on without it",
+            true => ", and the messages behind it in its group continue without it",
             false => "",
         };
         warnings.push(format!(
-            "SQS moves a message of {name:?} to {to} when it was received {receipts} times, also where it was only given back \
-             or a consumer died with it{order}; let maxReceiveCount be far above the tries of the consumer, which buries \
-             with a reason what cannot be handled"
+            "SQS moves a message of {name:?} to {to} after {receipts} receives, also if it was only given back or a \
+             consumer crashed with it{order}; set maxReceiveCount far above the consumer's max attempts: the consumer \
+             dead-letters failing messages itself, with the reason"
         ));
     }
     if !facts.fifo {
-        warnings.push(format!("{name:?} is a standard queue: messages of one key have no order"));
+        warnings.push(format!(
+            "{name:?} is a standard queue: messages of one key have no order; use a FIFO queue if they need it"
+        ));
     }
     warnings
 }

@@ -1,12 +1,13 @@
-//! A message of SQS as a delivery.
+//! Converts an SQS message to a delivery.
 
 use aws_sdk_sqs::types::{Message, MessageSystemAttributeName as System};
 
 use crate::sink::sqs::message::{ENCODING, HEADERS, payload, unpacked};
 use crate::source::{Delivery, Receipt};
 
-/// What SQS says of a message, and is told as headers of the same names.
-const TOLD: [System; 3] = [System::MessageDeduplicationId, System::MessageGroupId, System::SequenceNumber];
+/// SQS's system attributes that become headers of the same names.
+const AS_HEADERS: [System; 3] =
+    [System::MessageDeduplicationId, System::MessageGroupId, System::SequenceNumber];
 
 pub(super) fn delivery(message: &Message, queue: &str, lineage: Option<&str>) -> Delivery {
     let system = |name: &System| message.attributes().and_then(|all| all.get(name)).map(String::as_str);
@@ -16,17 +17,17 @@ pub(super) fn delivery(message: &Message, queue: &str, lineage: Option<&str>) ->
         .flatten()
         .filter_map(|(name, value)| Some((name.as_str(), value.string_value()?)))
         .collect();
-    // They come in no order.
+    // The map has no order.
     attributes.sort_unstable();
     let of = |wanted: &str| attributes.iter().find(|(name, _)| *name == wanted).map(|(_, text)| *text);
     let body = payload(message.body().unwrap_or(""), of(ENCODING));
-    let place = message.message_id().unwrap_or("");
-    let mut delivery = Delivery::new(Receipt(0), queue, place.to_owned(), body);
+    let position = message.message_id().unwrap_or("");
+    let mut delivery = Delivery::new(Receipt(0), queue, position.to_owned(), body);
     delivery.lineage = lineage.map(str::to_owned);
     delivery.key = system(&System::MessageGroupId).map(str::to_owned);
     delivery.deliveries = system(&System::ApproximateReceiveCount).and_then(|count| count.parse().ok());
-    // SQS's own first: a producer's attribute of such a name is not SQS's word.
-    for name in &TOLD {
+    // SQS's own come first: a producer could forge an attribute of the same name.
+    for name in &AS_HEADERS {
         delivery.headers.extend(system(name).map(|text| (name.as_str().to_owned(), text.to_owned())));
     }
     for (name, text) in attributes {

@@ -1,4 +1,4 @@
-//! Outcomes, renewals and decisions: locked, decided by the code all stores share, written.
+//! Outcomes, renewals and decisions: rows are locked, decided by the code all stores share, then written.
 
 use super::literal::{self, Template, template};
 use super::row;
@@ -17,7 +17,7 @@ static FINISH_ONE: Template = template!("sql/finish_one.sql");
 static RENEW: Template = template!("sql/renew.sql");
 static DECIDE: Template = template!("sql/decide.sql");
 
-/// Rows of outcomes in one statement, in bytes. Far below what any server takes in one packet.
+/// Bytes of outcomes in one statement. Far below what any server accepts in one packet.
 const FINISH_BYTES: usize = 1 << 20;
 
 impl Server {
@@ -52,7 +52,8 @@ impl Server {
                     continue;
                 }
                 None => {
-                    answers.push((!locked.held.contains(&ticket.id)).then_some(Ok(Finished::Stale)));
+                    answers
+                        .push((!locked.locked_elsewhere.contains(&ticket.id)).then_some(Ok(Finished::Stale)));
                     continue;
                 }
             };
@@ -60,20 +61,20 @@ impl Server {
             if let Change::Put(head) = step.change {
                 finish_row(&mut rows, &ticket.id, &head, locked.now, outcome.as_deref());
                 if rows.len() > FINISH_BYTES {
-                    statements.push(FINISH.fill(&[("brought", &std::mem::take(&mut rows))]));
+                    statements.push(FINISH.fill(&[("outcomes", &std::mem::take(&mut rows))]));
                 }
             }
             answers.push(Some(Ok(Finished::new(step.answer, *verdict, before.state))));
         }
         if !rows.is_empty() {
-            statements.push(FINISH.fill(&[("brought", &rows)]));
+            statements.push(FINISH.fill(&[("outcomes", &rows)]));
         }
         self.commit(session, statements).await?;
-        tell(asks, answers);
+        set_answers(asks, answers);
         Ok(())
     }
 
-    /// The usual outcome of a lone caller, in one trip. Says whether it was recorded; if not, nothing was.
+    /// The usual outcome of a lone caller, in one round trip. Returns whether it was recorded; if not, nothing changed.
     async fn finish_one(&self, session: &mut Session, finishing: &Finishing) -> Result<bool, Failure> {
         let Finishing { ticket, verdict, retention, outcome } = finishing;
         let state = State::from(*verdict);
@@ -92,7 +93,7 @@ impl Server {
         ]);
         match session.run(sql).await {
             Ok(brought) => Ok(brought.first().is_some_and(|brought| brought.matched > 0)),
-            // Somebody holds the row: looked at again without waiting for it.
+            // Another transaction has the row locked: tried again without waiting for it.
             Err(failed) if failed.trouble.is_lock() => Ok(false),
             Err(failed) => Err(self.failure(&failed, Some(0))),
         }
@@ -117,7 +118,8 @@ impl Server {
                     continue;
                 }
                 None => {
-                    answers.push((!locked.held.contains(&ticket.id)).then_some(Ok(Renewed::Stale)));
+                    answers
+                        .push((!locked.locked_elsewhere.contains(&ticket.id)).then_some(Ok(Renewed::Stale)));
                     continue;
                 }
             };
@@ -135,7 +137,7 @@ impl Server {
         }
         let statements = if rows.is_empty() { Vec::new() } else { vec![RENEW.fill(&[("renewed", &rows)])] };
         self.commit(session, statements).await?;
-        tell(asks, answers);
+        set_answers(asks, answers);
         Ok(())
     }
 
@@ -148,7 +150,7 @@ impl Server {
         let Some(locked) = self.lock(session, &wanted, true).await? else { return Ok(()) };
         let mut statements = Vec::new();
         let mut answers = Vec::with_capacity(asks.len());
-        for (place, ask) in asks.iter().enumerate() {
+        for (index, ask) in asks.iter().enumerate() {
             let (id, decide) = &ask.request;
             let before = match locked.rows.get(id).map(row::head) {
                 Some(Ok(before)) => before,
@@ -157,7 +159,7 @@ impl Server {
                     continue;
                 }
                 None => {
-                    answers.push((!locked.held.contains(id)).then_some(Ok(Decided::Stale)));
+                    answers.push((!locked.locked_elsewhere.contains(id)).then_some(Ok(Decided::Stale)));
                     continue;
                 }
             };
@@ -165,7 +167,7 @@ impl Server {
                 seen: decide.seen,
                 ruling: decide.ruling,
                 retention: decide.retention,
-                fresh: Epoch(locked.fresh.0 + place as u64),
+                fresh: Epoch(locked.fresh.0 + index as u64),
             };
             let step = step(Some(&before), &event, locked.now);
             if let Change::Put(head) = step.change {
@@ -178,13 +180,13 @@ impl Server {
             })));
         }
         self.commit(session, statements).await?;
-        tell(asks, answers);
+        set_answers(asks, answers);
         Ok(())
     }
 }
 
-/// Those without an answer found their row held, and come again.
-fn tell<Q, A>(asks: &mut [Ask<Q, A>], answers: Vec<Option<Result<A, StoreError>>>) {
+/// Requests without an answer found their row locked, and are retried.
+fn set_answers<Q, A>(asks: &mut [Ask<Q, A>], answers: Vec<Option<Result<A, StoreError>>>) {
     for (ask, answer) in asks.iter_mut().zip(answers) {
         ask.answer = answer;
     }

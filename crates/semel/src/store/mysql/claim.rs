@@ -1,4 +1,4 @@
-//! Claims: one packet for those that are new or finished, a second for those that are taken over.
+//! Claims: one packet for new and finished intents, a second one for takeovers.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use crate::intent::state::{State, Step, StepAnswer, step};
 use crate::store::coalesce::Failure;
 use crate::store::command::Ask;
 use crate::store::encoding;
-use crate::store::locked_elsewhere::{about_now, held};
+use crate::store::locked_elsewhere::{about_now, in_flight};
 use crate::store::record::on_claim;
 use crate::store::{Claim, Claimed, ErrorKind, Fate, Record, StoreError};
 
@@ -23,15 +23,15 @@ static CLAIM: Template = template!("sql/claim.sql");
 static RECLAIM: Template = template!("sql/reclaim.sql");
 static PEEK: Template = template!("sql/peek.sql");
 
-/// Which statement of claim.sql commits.
+/// The number of the statement in claim.sql that commits.
 const CLAIM_COMMITS: usize = 8;
 
-/// How often a packet that met somebody's lock, or a deadlock, is sent again as it is.
-const MEETINGS_MAX: u32 = 5;
-/// A lock that took longer to be refused was waited for: others should not wait again.
-const MEETING: Duration = Duration::from_millis(200);
+/// How often a packet that met a lock or a deadlock is sent again unchanged.
+const CONFLICTS_MAX: u32 = 5;
+/// A conflict that took longer than this waited for a lock: the other requests should not wait again.
+const CONFLICT_TIME: Duration = Duration::from_millis(200);
 
-/// How often a claim comes back before somebody's open transaction is reason enough to say "in flight".
+/// Tries after which a claim whose row is locked by an open transaction is answered "in flight".
 const PEEK_TRIES: u32 = 6;
 
 pub(super) type ClaimAsk = Ask<Claim, Claimed>;
@@ -49,8 +49,8 @@ impl Server {
         self.peek(session, asks).await
     }
 
-    /// The others of this batch have committed, so whatever fails here is told to those it is about. One bad one
-    /// fails alone: where nothing was applied, each is tried by itself.
+    /// The rest of the batch has committed, so a failure here is reported to these claims only. A bad claim fails
+    /// alone: if nothing was applied, each is tried by itself.
     async fn take_over_each(&self, session: &mut Session, asks: &mut [ClaimAsk], again: &[usize]) {
         let Err(failure) = self.take_over(session, asks, again).await else { return };
         if failure.of_one && failure.fate == Fate::NotApplied && again.len() > 1 {
@@ -64,16 +64,16 @@ impl Server {
         again.iter().for_each(|n| refuse(&mut asks[*n], &failure));
     }
 
-    /// Inserts what is new and answers what is decided by the rows that are there. Returns those that may
-    /// run although there is a row.
+    /// Inserts new claims and answers those that existing rows decide. Returns the claims that may run although there
+    /// is a row.
     async fn claim_new(&self, session: &mut Session, asks: &mut [ClaimAsk]) -> Result<Vec<usize>, Failure> {
         let sql = match self.claim_text(session, asks).await {
             Ok(sql) => sql,
-            // Somebody is inserting a name for the first time: all come again, and find it.
+            // Another transaction is inserting this operation's name: all are retried, and find it then.
             Err(failed) if failed.trouble.is_lock() => return Ok(Vec::new()),
             Err(failed) => return Err(self.failure(&failed, None)),
         };
-        let mut meetings = 0;
+        let mut conflicts = 0;
         let brought = loop {
             let begun = Instant::now();
             let failed = match session.run(sql.clone()).await {
@@ -82,18 +82,18 @@ impl Server {
             };
             session.roll_back().await;
             if failed.trouble.is_lock() {
-                // Whoever is alone comes again, and sees who was in the way: unless it was waited for twice,
-                // and is nobody's row but the gap between two. Whoever locked that may be at it.
+                // A lone claim is retried, and then sees the row that was in the way. If it waited for a lock twice,
+                // the lock is on a gap, not on a row, and its transaction may be running the intent.
                 if let [ask] = &mut *asks {
-                    if begun.elapsed() >= MEETING && ask.tries > 0 {
+                    if begun.elapsed() >= CONFLICT_TIME && ask.tries > 0 {
                         let now = self.now(session).await.unwrap_or_else(|_| about_now());
-                        ask.answer = Some(Ok(held(&ask.request, now)));
+                        ask.answer = Some(Ok(in_flight(&ask.request, now)));
                     }
                     return Ok(Vec::new());
                 }
-                // Lost a race since the look. The next look sees the winner, unless it was long in coming.
-                meetings += 1;
-                if meetings < MEETINGS_MAX && begun.elapsed() < MEETING {
+                // Lost a race since the read. The next read sees the winner, unless it is slow to commit.
+                conflicts += 1;
+                if conflicts < CONFLICTS_MAX && begun.elapsed() < CONFLICT_TIME {
                     tokio::time::sleep(Duration::from_micros(fastrand::u64(200..4_000))).await;
                     continue;
                 }
@@ -107,7 +107,7 @@ impl Server {
             found.insert(id, row);
         }
         let mut again = Vec::new();
-        // The number each id had in the packet, which is its place among the epochs.
+        // The number each id had in the packet, which is the index of its epoch.
         let (mut k, mut last) = (0, None);
         for (n, ask) in asks.iter_mut().enumerate() {
             let claim = &ask.request;
@@ -123,7 +123,7 @@ impl Server {
             let (record, now, base) = match read() {
                 Ok(read) => read,
                 Err(trouble) => {
-                    // Committed already. What has another owner was there before; the rest may be this claim's.
+                    // Already committed. A row of another owner existed before; any other row may be this claim's.
                     let others = row::owner(row).is_ok_and(|owner| owner != claim.owner);
                     let fate = if others { Fate::NotApplied } else { Fate::InDoubt };
                     ask.answer = Some(Err(self.explain(&trouble, fate)));
@@ -178,7 +178,7 @@ impl Server {
         ]))
     }
 
-    /// Claims rows that are there and may run again: expired, failed retryably, or lapsed and protected.
+    /// Takes over rows that may run again: expired, failed retryably, or protected with an expired lease.
     async fn take_over(
         &self,
         session: &mut Session,
@@ -193,7 +193,7 @@ impl Server {
         let mut records: HashMap<IntentId, Record> = HashMap::new();
         let mut statements = Vec::new();
         let mut answers = Vec::new();
-        for (place, n) in again.iter().enumerate() {
+        for (index, n) in again.iter().enumerate() {
             let claim = &asks[*n].request;
             let id = claim.intent.id();
             let before = match (records.remove(&id), rows.get(&id)) {
@@ -205,10 +205,10 @@ impl Server {
                         continue;
                     }
                 },
-                // Held, or gone: it comes again.
+                // Locked, or deleted: it is retried.
                 (None, None) => continue,
             };
-            let fresh = Epoch(fresh.0 + place as u64);
+            let fresh = Epoch(fresh.0 + index as u64);
             let (step, after) = on_claim(step, Some(&before), claim, fresh, now);
             answers.push((
                 *n,
@@ -227,13 +227,13 @@ impl Server {
         Ok(())
     }
 
-    /// What has come back often enough is held by an open transaction: somebody is at it. What that
-    /// transaction has written so far is looked at for this alone; it may never be committed.
+    /// A claim that was retried often enough is locked by an open transaction: answered "in flight". What that
+    /// transaction has written so far is read for this answer only; it may never be committed.
     async fn peek(&self, session: &mut Session, asks: &mut [ClaimAsk]) -> Result<(), Failure> {
         for ask in asks.iter_mut().filter(|ask| ask.answer.is_none() && ask.tries >= PEEK_TRIES) {
             let id = literal::bytes(ask.request.intent.id().as_bytes());
             let sql = PEEK.fill(&[("id", &id), ("clock", &self.clock)]);
-            // Whatever goes wrong, nothing of this batch is lost: it comes again.
+            // If this fails, nothing of the batch is lost: the claim is retried.
             let Ok(brought) = session.run(sql).await else { return Ok(()) };
             let Some(row) = brought.last().and_then(|brought| brought.rows.first()) else { continue };
             let Ok(mut record) = row::record(row, ask.request.intent.clone()) else { continue };
@@ -247,13 +247,13 @@ impl Server {
         Ok(())
     }
 
-    /// A row that is locked and cannot be read concerns one request, and nothing is written into it.
+    /// A locked row that cannot be parsed concerns one request, and nothing is written to it.
     pub(super) fn unreadable(&self, trouble: &MysqlError) -> StoreError {
         self.explain(trouble, Fate::NotApplied)
     }
 }
 
-/// Tells one why it was not taken over. One that only met a lock has no answer yet, and comes again.
+/// Answers a claim that could not be taken over. A claim that only met a lock gets no answer yet, and is retried.
 fn refuse(ask: &mut ClaimAsk, failure: &Failure) {
     if failure.kind != ErrorKind::Busy || failure.fate != Fate::NotApplied {
         ask.answer = Some(Err(failure.error()));

@@ -1,20 +1,20 @@
-//! What the server's and the driver's errors mean for a request, in one line that says what to do.
+//! Translates the server's and the driver's errors into store errors that say what to do.
 
 use sqlx::mysql::MySqlDatabaseError;
 
 use crate::store::coalesce::Failure;
 use crate::store::{ErrorKind, Fate, StoreError};
 
-/// What can go wrong on a connection, before it is known what that means for whom.
+/// An error on a connection, before it is known which requests it concerns.
 #[derive(Debug)]
 pub(crate) enum MysqlError {
-    /// The server refused a statement; the connection is as good as before.
+    /// The server refused a statement; the connection can still be used.
     Refused { number: u16, message: String },
-    /// The connection broke, or what came over it made no sense.
+    /// The connection broke, or the answer could not be parsed.
     Lost(String),
-    /// Nothing came for this many ms.
+    /// Timeout: no answer for this many ms.
     Silent(u128),
-    /// A row no semel wrote.
+    /// A row that semel never writes.
     Unreadable(String),
 }
 
@@ -36,7 +36,7 @@ impl From<sqlx::Error> for MysqlError {
 impl MysqlError {
     fn refused(number: u16, message: &str) -> Self {
         match number {
-            // The server says good-bye: shutting down, killed, or gone away over a too large packet.
+            // The server ends the connection: shutting down, killed, or because a packet is too large.
             1053 | 1077 | 1078 | 1079 | 1153 | 1158..=1161 | 1184 | 1927 | 4031 => {
                 Self::Lost(format!("{number}: {message}"))
             }
@@ -44,7 +44,7 @@ impl MysqlError {
         }
     }
 
-    /// The server's number of it.
+    /// The server's error number.
     pub(crate) fn number(&self) -> Option<u16> {
         match self {
             Self::Refused { number, .. } => Some(*number),
@@ -52,13 +52,13 @@ impl MysqlError {
         }
     }
 
-    /// Somebody else was in the way: a deadlock, a lock waited for too long, a lock not waited for, a counter
-    /// waited for too long (1467).
+    /// A lock conflict: a deadlock, a lock wait timeout, a lock not waited for (NOWAIT), or the counter was busy for
+    /// too long (1467).
     pub(super) fn is_lock(&self) -> bool {
         matches!(self.number(), Some(1205 | 1213 | 1467 | 3572 | 3058))
     }
 
-    /// Refused before anything could be made to last, also where the statement commits by itself.
+    /// Refused before anything could be committed, also where the statement commits by itself.
     pub(super) fn is_before_commit(&self) -> bool {
         self.is_lock()
             || matches!(
@@ -91,7 +91,7 @@ impl MysqlError {
         matches!(self, Self::Lost(_) | Self::Silent(_))
     }
 
-    /// It may concern one request of those that travelled together.
+    /// One request of the batch may be the cause.
     pub(super) fn may_be_of_one_request(&self) -> bool {
         match self {
             Self::Unreadable(_) => true,
@@ -102,16 +102,16 @@ impl MysqlError {
         }
     }
 
-    /// What kind of trouble, what to do, and the other side's own words.
+    /// The kind, the message that says what to do, and the server's own message.
     fn parts(&self, server: &str) -> (ErrorKind, String, Option<String>) {
         match self {
             Self::Refused { number, message } => {
-                let (kind, said) = refusal(*number, server);
-                (kind, said, Some(format!("{number}: {message}")))
+                let (kind, message_to_caller) = refusal(*number, server);
+                (kind, message_to_caller, Some(format!("{number}: {message}")))
             }
             Self::Lost(why) => (
                 ErrorKind::Unavailable,
-                format!("the connection to {server} is lost; check that the server runs, then retry"),
+                format!("lost the connection to {server}; check that the server runs, then retry"),
                 Some(why.clone()),
             ),
             Self::Silent(ms) => (
@@ -121,15 +121,15 @@ impl MysqlError {
             ),
             Self::Unreadable(why) => (
                 ErrorKind::Corrupt,
-                format!("a record in {server} makes no sense; look at it in the view semel_intents"),
+                format!("a record in {server} cannot be read; inspect it in the view semel_intents"),
                 Some(why.clone()),
             ),
         }
     }
 
-    /// Says it to the one who asked. `server` names the server without its password.
+    /// The error for one caller. `server` is the server's URL without its password.
     pub(crate) fn explain(&self, server: &str, fate: Fate) -> StoreError {
-        // In words only: a driver's types are not for callers.
+        // As text: the driver's types are not part of our API.
         let (kind, message, source) = self.parts(server);
         let error = StoreError::new(kind, fate, message);
         match source {
@@ -138,7 +138,7 @@ impl MysqlError {
         }
     }
 
-    /// Says it to all who travelled together.
+    /// The error for all requests of a batch.
     pub(super) fn failure(&self, server: &str, fate: Fate) -> Failure {
         let (kind, message, source) = self.parts(server);
         let lost = self.needs_new_connection();
@@ -150,44 +150,51 @@ fn refusal(number: u16, server: &str) -> (ErrorKind, String) {
     match number {
         1205 | 1213 | 1467 | 3572 | 3058 => (
             ErrorKind::Busy,
-            format!("the record is locked by an open transaction on {server}; retry when that has ended"),
+            format!(
+                "the record is locked by an open transaction on {server}; retry when that transaction has ended"
+            ),
         ),
         1040 | 1203 | 1226 => (
             ErrorKind::Unavailable,
-            format!("{server} takes no more connections; raise max_connections, or use fewer, then retry"),
+            format!("{server} accepts no more connections; raise max_connections, or use fewer, then retry"),
         ),
         1290 | 1792 | 1836 | 3100 => (
             ErrorKind::Unavailable,
             format!(
-                "{server} is read-only (a replica, or failing over); name the primary, or retry when it is one"
+                "{server} is read-only (a replica, or failing over); connect to the primary, or retry after the \
+                 failover"
             ),
         ),
         1021 | 1037 | 1038 | 1041 | 1114 => (
             ErrorKind::Full,
-            format!("{server} has no room left; free some disk or memory there, then retry"),
+            format!("{server} has no room left; free some disk space or memory there, then retry"),
         ),
-        1301 | 1406 => (ErrorKind::TooLarge, format!("the record is larger than {server} takes")),
-        1044 | 1045 | 1130 | 1142 | 1143 | 1227 | 1251 | 1370 | 1698 | 2061 => (
-            ErrorKind::Misconfigured,
-            format!("{server} does not let this user do that; check user, password and grants"),
-        ),
+        1301 | 1406 => (ErrorKind::TooLarge, format!("the record is too large for {server}")),
+        1044 | 1045 | 1130 | 1142 | 1143 | 1227 | 1251 | 1370 | 1698 | 2061 => {
+            (ErrorKind::Misconfigured, format!("{server} denies access; check user, password and grants"))
+        }
         1049 => (ErrorKind::Misconfigured, format!("{server} has no such database; create it first")),
         1054 | 1146 => (
             ErrorKind::Misconfigured,
-            format!("{server} lacks semel's tables or columns; make them with `semel migrate`"),
+            format!("{server} lacks semel's tables or columns; create them with `semel migrate`"),
         ),
-        1665 => {
-            (ErrorKind::Misconfigured, format!("{server} logs statements; set binlog_format to ROW or MIXED"))
-        }
+        1665 => (
+            ErrorKind::Misconfigured,
+            format!("{server} uses statement-based binary logs; set binlog_format to ROW or MIXED"),
+        ),
         1034 | 1194 | 1195 | 1712 | 1815 | 1877 => (
             ErrorKind::Corrupt,
-            format!("a table on {server} is damaged; stop, keep a copy, and restore it from a backup"),
+            format!(
+                "a table on {server} is damaged; stop the service, keep a copy, and restore the table from a backup"
+            ),
         ),
-        _ => (ErrorKind::Unavailable, format!("{server} refused; look at its error log, then retry")),
+        _ => {
+            (ErrorKind::Unavailable, format!("{server} refused a statement; check its error log, then retry"))
+        }
     }
 }
 
-/// A store that was set up in a way that cannot work.
+/// A configuration that cannot work.
 pub(super) fn misconfigured(message: impl Into<String>) -> StoreError {
     StoreError::new(ErrorKind::Misconfigured, Fate::NotApplied, message)
 }

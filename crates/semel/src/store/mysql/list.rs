@@ -18,22 +18,22 @@ static LIST: Template = template!("sql/list.sql");
 
 /// Bytes of outcomes after which a page ends, however few records it has.
 const PAGE_OUTCOME_BYTES: u64 = 16 << 20;
-/// Bytes of outcomes asked for in one statement.
+/// Bytes of outcomes read in one statement.
 const FETCH_OUTCOME_BYTES: u64 = 4 << 20;
-/// Rows looked at in one statement, at first and at most: a walk past millions that do not match is many
-/// short reads, not a long one that keeps the server from cleaning up.
+/// Rows scanned in one statement, at first and at most: a scan over millions that do not match is many short reads,
+/// not a long one that keeps the server from purging old row versions.
 const WINDOW_ROWS_MIN: u64 = 1_000;
 const WINDOW_ROWS_MAX: u64 = 20_000;
 
-/// Where a record stands in the list.
-type Place = (u64, IntentId);
+/// The sort key of the list: creation time, then id.
+type Cursor = (u64, IntentId);
 
-/// Reads where a page ended.
-fn parse(cursor: &str) -> Result<Place, StoreError> {
-    let place =
+fn parse(cursor: &str) -> Result<Cursor, StoreError> {
+    let parsed =
         cursor.split_once('-').and_then(|(created, id)| Some((created.parse().ok()?, id.parse().ok()?)));
-    place.filter(|(created, _)| *created <= crate::store::encoding::MS_MAX).ok_or_else(|| {
-        let message = format!("{cursor:?} is not where a page of this store ended");
+    parsed.filter(|(created, _)| *created <= crate::store::encoding::MS_MAX).ok_or_else(|| {
+        let message =
+            format!("{cursor:?} is not a cursor of this store; use the one the previous page ended with");
         StoreError::new(ErrorKind::Misconfigured, Fate::NotApplied, message)
     })
 }
@@ -55,7 +55,7 @@ impl Server {
         &self,
         session: &mut Session,
         filter: &Filter,
-        after: Option<Place>,
+        after: Option<Cursor>,
     ) -> Result<Page, Failed> {
         let now = self.now(session).await?;
         let mut page = Page { records: Vec::new(), next: None, now };
@@ -68,44 +68,44 @@ impl Server {
         };
         let wanted = Wanted::new(filter, operations, now);
         let limit = filter.page_records();
-        let mut places: Vec<(Place, u64)> = Vec::new();
+        let mut cursors: Vec<(Cursor, u64)> = Vec::new();
         let (mut above, mut window) = (after, WINDOW_ROWS_MIN);
         loop {
             let floor = if wanted.only_open { None } else { self.floor(session, above, window).await? };
-            let room = limit + 1 - places.len();
-            places.extend(self.places(session, &wanted, above, floor, room).await?);
-            if places.len() > limit || floor.is_none() {
+            let room = limit + 1 - cursors.len();
+            cursors.extend(self.cursors(session, &wanted, above, floor, room).await?);
+            if cursors.len() > limit || floor.is_none() {
                 break;
             }
             above = floor;
             window = (window * 2).min(WINDOW_ROWS_MAX);
         }
-        let mut more = places.len() > limit;
-        places.truncate(limit);
+        let mut more = cursors.len() > limit;
+        cursors.truncate(limit);
         let mut bytes = 0;
-        let fits = places.iter().take_while(|(_, len)| {
+        let fits = cursors.iter().take_while(|(_, len)| {
             let fits = bytes <= PAGE_OUTCOME_BYTES;
             bytes += len;
             fits
         });
         let fits = fits.count();
-        more |= fits < places.len();
-        places.truncate(fits);
-        page.next = places.last().filter(|_| more).map(|((created, id), _)| format!("{created}-{id}"));
-        page.records = self.fetch(session, &places).await?;
+        more |= fits < cursors.len();
+        cursors.truncate(fits);
+        page.next = cursors.last().filter(|_| more).map(|((created, id), _)| format!("{created}-{id}"));
+        page.records = self.fetch(session, &cursors).await?;
         Ok(page)
     }
 
-    /// The places of records that match, between two places.
-    async fn places(
+    /// The cursors of records that match, between two cursors, each with the size of its outcome.
+    async fn cursors(
         &self,
         session: &mut Session,
         wanted: &Wanted,
-        above: Option<Place>,
-        floor: Option<Place>,
+        above: Option<Cursor>,
+        floor: Option<Cursor>,
         room: usize,
-    ) -> Result<Vec<(Place, u64)>, Failed> {
-        let place = match (above, floor) {
+    ) -> Result<Vec<(Cursor, u64)>, Failed> {
+        let range = match (above, floor) {
             (None, None) => "TRUE".to_owned(),
             (above, floor) => {
                 let parts = [above.map(below), floor.map(not_below)];
@@ -115,7 +115,7 @@ impl Server {
         let brought = session
             .run(LIST.fill(&[
                 ("index", if wanted.only_open { "semel_intent_expiry" } else { "semel_intent_created" }),
-                ("place", &place),
+                ("range", &range),
                 ("now", &wanted.now),
                 ("states", &wanted.states),
                 ("older_than_ms", &wanted.older_than_ms),
@@ -124,20 +124,21 @@ impl Server {
             ]))
             .await?;
         let rows = brought.iter().flat_map(|brought| &brought.rows);
-        let places = rows.map(|row| Ok(((row::unsigned(row, 0)?, row::id(row, 1)?), row::unsigned(row, 2)?)));
-        Ok(places.collect::<Result<_, MysqlError>>()?)
+        let cursors =
+            rows.map(|row| Ok(((row::unsigned(row, 0)?, row::id(row, 1)?), row::unsigned(row, 2)?)));
+        Ok(cursors.collect::<Result<_, MysqlError>>()?)
     }
 
-    /// Where the window below `above` ends; `None` when that is the end of the list.
+    /// Where the window below `above` ends; `None` at the end of the list.
     async fn floor(
         &self,
         session: &mut Session,
-        above: Option<Place>,
+        above: Option<Cursor>,
         rows: u64,
-    ) -> Result<Option<Place>, Failed> {
-        let place = above.map_or_else(|| "TRUE".to_owned(), below);
+    ) -> Result<Option<Cursor>, Failed> {
+        let range = above.map_or_else(|| "TRUE".to_owned(), below);
         let sql = format!(
-            "SELECT created_at, id FROM semel_intent FORCE INDEX (semel_intent_created) WHERE {place} \
+            "SELECT created_at, id FROM semel_intent FORCE INDEX (semel_intent_created) WHERE {range} \
              ORDER BY created_at DESC, id DESC LIMIT 1 OFFSET {rows}"
         );
         let brought = session.run(sql).await?;
@@ -148,10 +149,10 @@ impl Server {
             .map_err(|e: MysqlError| e)?)
     }
 
-    /// The records at those places, in their order; those that vanished meanwhile are left out.
-    async fn fetch(&self, session: &mut Session, places: &[(Place, u64)]) -> Result<Vec<Record>, Failed> {
-        let mut found: HashMap<IntentId, Record> = HashMap::with_capacity(places.len());
-        let mut rest = places;
+    /// The records at those cursors, in their order; records deleted meanwhile are left out.
+    async fn fetch(&self, session: &mut Session, cursors: &[(Cursor, u64)]) -> Result<Vec<Record>, Failed> {
+        let mut found: HashMap<IntentId, Record> = HashMap::with_capacity(cursors.len());
+        let mut rest = cursors;
         while !rest.is_empty() {
             let mut bytes = 0;
             let count = rest.iter().take_while(|(_, len)| {
@@ -165,16 +166,16 @@ impl Server {
             let records = self.records(session, &wanted).await?;
             found.extend(records.into_iter().map(|(record, _)| (record.intent.id(), record)));
         }
-        Ok(places.iter().filter_map(|((_, id), _)| found.remove(id)).collect())
+        Ok(cursors.iter().filter_map(|((_, id), _)| found.remove(id)).collect())
     }
 }
 
-fn below((created, id): Place) -> String {
+fn below((created, id): Cursor) -> String {
     let id = literal::bytes(id.as_bytes());
     format!("created_at <= {created} AND (created_at < {created} OR id < {id})")
 }
 
-fn not_below((created, id): Place) -> String {
+fn not_below((created, id): Cursor) -> String {
     let id = literal::bytes(id.as_bytes());
     format!("created_at >= {created} AND (created_at > {created} OR id >= {id})")
 }
@@ -202,7 +203,7 @@ impl Wanted {
             filters.push_str(&format!("AND operation IN ({}) ", numbers.join(", ")));
         }
         if let Some(tenant) = &filter.tenant {
-            // Byte by byte: comparing text would ignore spaces at the end. The tenant is the scope up to its
+            // Compared as bytes: a comparison of text would ignore trailing spaces. The tenant is the scope up to its
             // first '/'.
             let tenant = literal::bytes(tenant.as_bytes());
             filters.push_str(&format!("AND CAST(SUBSTRING_INDEX(scope, '/', 1) AS BINARY) = {tenant} "));

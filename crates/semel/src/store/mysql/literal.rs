@@ -1,5 +1,5 @@
-//! Values as SQL literals. Several statements that travel in one packet cannot have parameters, so that
-//! whatever comes from outside is written in hexadecimal digits and can be nothing but a value.
+//! Values as SQL literals. Several statements in one packet cannot have parameters. So every value from outside is
+//! written in hexadecimal digits, which rules out SQL injection.
 
 use std::fmt::Write;
 use std::sync::LazyLock;
@@ -39,7 +39,7 @@ pub(super) fn number_or_null(value: Option<i64>) -> String {
     value.map_or_else(|| "NULL".to_owned(), |value| value.to_string())
 }
 
-/// Several, with commas in between.
+/// Several ids, separated by commas.
 pub(super) fn list<'a>(ids: impl IntoIterator<Item = &'a [u8; 32]>) -> String {
     let mut out = String::new();
     for id in ids {
@@ -51,7 +51,7 @@ pub(super) fn list<'a>(ids: impl IntoIterator<Item = &'a [u8; 32]>) -> String {
     out
 }
 
-/// One more row of a table that exists only in the statement. The first one names the columns.
+/// Appends a row to a derived table (`SELECT … UNION ALL SELECT …`). The first row names the columns.
 pub(super) fn push_row(rows: &mut String, values: &[(&str, &str)]) {
     let first = rows.is_empty();
     rows.push_str(if first { "SELECT " } else { " UNION ALL SELECT " });
@@ -65,7 +65,7 @@ pub(super) fn push_row(rows: &mut String, values: &[(&str, &str)]) {
     }
 }
 
-/// A statement's text without its comments, with `{columns}` in their place.
+/// A statement's text without its comments, with `{columns}` filled in.
 pub(super) struct Template(LazyLock<String, fn() -> String>);
 
 impl Template {
@@ -73,7 +73,7 @@ impl Template {
         Self(LazyLock::new(text))
     }
 
-    /// Fills in. A value never holds a placeholder's name in braces: values are digits.
+    /// Fills in the placeholders, each once: a value is never searched for placeholders.
     pub(super) fn fill(&self, values: &[(&str, &str)]) -> String {
         let room: usize = values.iter().map(|(_, value)| value.len()).sum();
         let mut out = String::with_capacity(self.0.len() + room + 256);
@@ -83,7 +83,7 @@ impl Template {
             out.push_str(before);
             match values.iter().find(|(known, _)| *known == name) {
                 Some((_, value)) => out.push_str(value),
-                // Left as it is, so that the server refuses the statement.
+                // Left unchanged, so that the server refuses the statement.
                 None => drop(write!(out, "{{{name}}}")),
             }
             rest = after;
@@ -93,8 +93,8 @@ impl Template {
     }
 }
 
-/// Takes out the comments of a file, for what goes over the wire thousands of times a second.
-pub(super) fn lean(text: &str) -> String {
+/// Removes the comments of a file: the text is sent thousands of times a second.
+pub(super) fn without_comments(text: &str) -> String {
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with("--"));
     lines.collect::<Vec<_>>().join("\n")
 }
@@ -103,7 +103,7 @@ pub(super) fn lean(text: &str) -> String {
 macro_rules! template {
     ($file:literal) => {
         $crate::store::mysql::literal::Template::new(|| {
-            $crate::store::mysql::literal::lean(include_str!($file))
+            $crate::store::mysql::literal::without_comments(include_str!($file))
                 .replace("{columns}", $crate::store::mysql::row::COLUMNS)
         })
     };

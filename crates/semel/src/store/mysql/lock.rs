@@ -1,4 +1,4 @@
-//! Rows taken one and all before anything is decided about them, and without waiting for any.
+//! Locks all rows of a batch before anything is decided about them, without waiting for any.
 
 use std::collections::{HashMap, HashSet};
 
@@ -16,21 +16,20 @@ use crate::store::coalesce::Failure;
 static LOCK: Template = template!("sql/lock.sql");
 static FENCE: Template = template!("sql/fence.sql");
 
-/// What a transaction that has begun holds.
+/// What a transaction has locked and read.
 pub(super) struct Locked {
-    /// Ours until the commit.
     pub(super) rows: HashMap<IntentId, MySqlRow>,
-    /// There, but somebody else's for now.
-    pub(super) held: HashSet<IntentId>,
+    /// Rows that exist, but another transaction has locked them.
+    pub(super) locked_elsewhere: HashSet<IntentId>,
     /// The clock after the locks.
     pub(super) now: StoreTime,
-    /// The first of 1,024 epochs nobody had, where they were asked for.
+    /// The first of 1,024 unused epochs, if they were asked for.
     pub(super) fresh: Epoch,
 }
 
 impl Server {
-    /// Begins a transaction and takes the rows nobody else holds. `None` when even that met a deadlock: all
-    /// of them come again.
+    /// Begins a transaction and locks the rows that no other transaction has locked. `None` when even that met a
+    /// deadlock: all requests are retried.
     pub(super) async fn lock(
         &self,
         session: &mut Session,
@@ -55,7 +54,7 @@ impl Server {
         }
     }
 
-    /// Writes and commits; with nothing to write, only lets go.
+    /// Writes and commits; with nothing to write, only releases the locks.
     pub(super) async fn commit(&self, session: &mut Session, statements: Vec<String>) -> Result<(), Failure> {
         if statements.is_empty() {
             session.roll_back().await;
@@ -88,19 +87,19 @@ impl Server {
     }
 }
 
-// SET, START, the rows, those that are there, the clock; then INSERT and the epoch.
+// SET, START, the locked rows, the existing ids, the clock; then INSERT and the epoch.
 fn read(mut brought: Vec<Brought>) -> Result<Locked, MysqlError> {
     let mut take = |n: usize| brought.get_mut(n).map(std::mem::take).unwrap_or_default().rows;
-    let missing = || MysqlError::Unreadable("an answer is missing".to_owned());
+    let missing = || MysqlError::Unreadable("a result set is missing".to_owned());
     let mut rows = HashMap::new();
     for row in take(2) {
         rows.insert(row::record_id(&row)?, row);
     }
-    let mut held = HashSet::new();
+    let mut locked_elsewhere = HashSet::new();
     for row in take(3) {
         let id = row::id(&row, 0)?;
         if !rows.contains_key(&id) {
-            held.insert(id);
+            locked_elsewhere.insert(id);
         }
     }
     let now = StoreTime(row::unsigned(take(4).first().ok_or_else(missing)?, 0)?);
@@ -108,5 +107,5 @@ fn read(mut brought: Vec<Brought>) -> Result<Locked, MysqlError> {
         Some(row) => Epoch(row::unsigned(row, 0)?),
         None => Epoch(0),
     };
-    Ok(Locked { rows, held, now, fresh })
+    Ok(Locked { rows, locked_elsewhere, now, fresh })
 }

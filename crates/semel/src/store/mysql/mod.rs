@@ -1,19 +1,19 @@
 //! MySQL and MariaDB.
 //!
 //! ```text
-//!  callers ──▶ queue ──▶ connections, each with all that waits of one kind ──▶ answers
+//!  callers ──▶ queue ──▶ connections, each takes all waiting requests of one kind ──▶ answers
 //!     └──────▶ two more connections (get, list, now, sweep)
 //! ```
 //!
-//! - **One round trip** for a new claim and for a replay, which takes no lock and writes nothing; one for a
-//!   lone outcome. Takeovers, renewals, decisions and batches of outcomes take two: their rows are locked
-//!   first, without waiting for any that somebody else holds, and then decided by the code all stores share.
-//! - **The primary key arbitrates**: of any number that insert one id one succeeds, and the others see its row.
+//! - **One round trip** for a new claim and for a replay, which takes no lock and writes nothing; one for a lone
+//!   outcome. Takeovers, renewals, decisions and batches of outcomes take two: their rows are locked first, without
+//!   waiting for rows that another transaction has locked, and then decided by the code all stores share.
+//! - **The primary key decides races**: of any number of inserts of one id one succeeds, and the others see its row.
 //! - **The clock** is the server's.
 //! - **Epochs** come from an AUTO_INCREMENT, which MySQL 8 and MariaDB 10.2.4 keep over a restart.
-//! - **Durable before acknowledged** where the server flushes: looked at when opening, see
+//! - **Durable before acknowledged** if the server flushes each commit: checked when opening, see
 //!   [`warnings`](MysqlStore::warnings).
-//! - **Look inside** with the ordinary tool: `mysql semel -e 'SELECT * FROM semel_intents LIMIT 10'`.
+//! - **Inspect it** with the usual tool: `mysql semel -e 'SELECT * FROM semel_intents LIMIT 10'`.
 
 use std::fmt;
 use std::sync::Arc;
@@ -52,7 +52,7 @@ pub(crate) mod session;
 pub use options::MysqlOptions;
 pub use schema::SQL;
 
-/// Remembers in a MySQL or MariaDB database. Cheap to clone.
+/// A store in a MySQL or MariaDB database. Cheap to clone.
 ///
 /// ```no_run
 /// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
@@ -71,22 +71,22 @@ pub struct MysqlStore {
 
 struct Inner {
     server: Arc<Server>,
-    standing: probe::ServerStatus,
+    status: probe::ServerStatus,
     lineage: [u8; 16],
-    lanes: Coalescer,
+    coalescer: Coalescer,
     readers: Readers,
 }
 
 impl MysqlStore {
-    /// Connects to the database a URL names, and makes its tables if they are not there.
+    /// Connects to the database a URL names, and creates its tables if they do not exist.
     ///
-    /// A server that cannot keep the laws (too old, or logging statements) and tables of a newer semel are
-    /// refused.
+    /// A server that cannot keep the laws (too old, or with statement-based binary logs) and tables of a newer semel
+    /// are refused.
     pub async fn open(url: &str) -> Result<Self, StoreError> {
         Self::options().open(url).await
     }
 
-    /// Opens with other bounds than the usual ones.
+    /// Options with other bounds than the defaults.
     pub fn options() -> MysqlOptions {
         MysqlOptions::default()
     }
@@ -94,51 +94,52 @@ impl MysqlStore {
     async fn open_with(options: MysqlOptions, url: &str) -> Result<Self, StoreError> {
         let (options, dial, name) = options.with_url(url)?;
         let mut session = dial.open().await.map_err(|trouble| trouble.explain(&name, Fate::NotApplied))?;
-        let standing = probe::look(&mut session, &name).await?;
-        for warning in &standing.warnings {
+        let status = probe::check(&mut session, &name).await?;
+        for warning in &status.warnings {
             tracing::warn!(server = name, "{warning}");
         }
         if options.create {
-            schema::bring_up(&mut session, &name).await?;
+            schema::create_or_upgrade(&mut session, &name).await?;
         } else if schema::version(&mut session, &name).await? == 0 {
             return Err(misconfigured(format!(
-                "{name} has none of semel's tables; check the URL, or make them with `semel migrate`"
+                "{name} has none of semel's tables; check the URL, or create them with `semel migrate`"
             )));
         }
         let lineage = schema::lineage(&mut session, &name).await?;
         let (_, queue_wait) = options.queue();
-        let server = Arc::new(Server::new(name, dial, options.clock.clone(), standing.packet_bytes));
+        let server = Arc::new(Server::new(name, dial, options.clock.clone(), status.packet_bytes));
         let readers = Readers::new(Arc::clone(&server), queue_wait);
-        let lanes = Coalescer::start(Arc::clone(&server), Some(session), options.bounds());
-        Ok(Self { inner: Arc::new(Inner { server, standing, lineage, lanes, readers }) })
+        let coalescer = Coalescer::start(Arc::clone(&server), Some(session), options.bounds());
+        Ok(Self { inner: Arc::new(Inner { server, status, lineage, coalescer, readers }) })
     }
 
-    /// What of the server's settings weakens a promise, as of opening: each says what may happen and what to
-    /// set. The same goes to the log.
+    /// Server settings that weakened a promise when the store was opened: each says what may happen and what to set.
+    /// The same is logged.
     pub fn warnings(&self) -> &[String] {
-        &self.inner.standing.warnings
+        &self.inner.status.warnings
     }
 
-    /// Drawn at random when the tables were made: whoever keeps something about this store elsewhere writes
-    /// it down, and notices another store behind the same name.
+    /// A random id, created with the tables. A program that keeps data about this store elsewhere stores it too, and
+    /// notices another store behind the same name.
     pub fn lineage(&self) -> [u8; 16] {
         self.inner.lineage
     }
 
-    /// Answers what was asked before, takes nothing more (also from clones), and closes the connections.
+    /// Drains and closes: answers what was asked before, accepts nothing more (also from clones), and closes the
+    /// connections.
     pub async fn close(&self) {
-        self.inner.lanes.close().await;
+        self.inner.coalescer.close().await;
         self.inner.readers.close().await;
     }
 
-    /// Refuses what the server has no room for in one statement, before anything is sent.
+    /// Refuses an outcome that does not fit into one statement, before anything is sent.
     fn check(&self, outcome: Option<&Outcome>) -> Result<(), StoreError> {
         check_size(outcome)?;
         let max = probe::outcome_bytes_max(self.inner.server.packet_bytes);
         match outcome {
             Some(outcome) if outcome.encoded_len() > max => {
                 let message = format!(
-                    "the outcome has {} bytes, and {} takes {max}; raise its max_allowed_packet",
+                    "the outcome has {} bytes, and {} accepts {max}; raise its max_allowed_packet",
                     outcome.encoded_len(),
                     self.inner.server.name
                 );
@@ -157,7 +158,7 @@ impl fmt::Debug for MysqlStore {
 
 impl Store for MysqlStore {
     fn capabilities(&self) -> Capabilities {
-        Capabilities { durable: self.inner.standing.durable, shared: true, same_tx: true }
+        Capabilities { durable: self.inner.status.durable, shared: true, same_tx: true }
     }
 
     async fn now(&self) -> Result<StoreTime, StoreError> {
@@ -166,11 +167,11 @@ impl Store for MysqlStore {
 
     async fn claim(&self, mut claim: Claim) -> Result<Claimed, StoreError> {
         claim.lease_ms = claim.lease_ms.min(MS_MAX);
-        self.inner.lanes.ask(claim, Command::Claim).await
+        self.inner.coalescer.ask(claim, Command::Claim).await
     }
 
     async fn renew(&self, ticket: Ticket, lease_ms: u64) -> Result<Renewed, StoreError> {
-        self.inner.lanes.ask((ticket, lease_ms.min(MS_MAX)), Command::Renew).await
+        self.inner.coalescer.ask((ticket, lease_ms.min(MS_MAX)), Command::Renew).await
     }
 
     async fn finish(&self, ticket: Ticket, finish: Finish) -> Result<Finished, StoreError> {
@@ -181,7 +182,7 @@ impl Store for MysqlStore {
             retention: bounded(finish.retention),
             outcome: finish.outcome.as_ref().map(Outcome::encode),
         };
-        self.inner.lanes.ask(finishing, Command::Finish).await
+        self.inner.coalescer.ask(finishing, Command::Finish).await
     }
 
     async fn get(&self, id: IntentId) -> Result<Option<Record>, StoreError> {
@@ -195,7 +196,7 @@ impl Store for MysqlStore {
     async fn decide(&self, id: IntentId, mut decide: Decide) -> Result<Decided, StoreError> {
         self.check(decide.outcome.as_ref())?;
         decide.retention = bounded(decide.retention);
-        self.inner.lanes.ask((id, decide), Command::Decide).await
+        self.inner.coalescer.ask((id, decide), Command::Decide).await
     }
 
     async fn sweep(&self, limit: usize) -> Result<usize, StoreError> {
@@ -203,13 +204,13 @@ impl Store for MysqlStore {
     }
 
     async fn lineage(&self) -> Result<Option<Lineage>, StoreError> {
-        // Asked anew: a database that was restored may be another one.
+        // Read anew each time: the database may have been restored.
         self.inner.readers.lineage().await.map(|bytes| Some(Lineage::from_bytes(bytes)))
     }
 }
 
 impl Executor for Server {
-    type Lane = Session;
+    type Connection = Session;
 
     const CLAIMS_MAY_REPEAT: bool = true;
 
@@ -217,46 +218,46 @@ impl Executor for Server {
         self.dial.open().await.map_err(|trouble| trouble.failure(&self.name, Fate::NotApplied))
     }
 
-    fn is_open(&self, lane: &Session) -> bool {
-        lane.is_open()
+    fn is_open(&self, session: &Session) -> bool {
+        session.is_open()
     }
 
-    async fn claims(&self, lane: &mut Session, asks: &mut [Ask<Claim, Claimed>]) -> Result<(), Failure> {
-        self.readied(lane).await?;
-        self.claim_all(lane, asks).await
+    async fn claims(&self, session: &mut Session, asks: &mut [Ask<Claim, Claimed>]) -> Result<(), Failure> {
+        self.make_ready(session).await?;
+        self.claim_all(session, asks).await
     }
 
     async fn finishes(
         &self,
-        lane: &mut Session,
+        session: &mut Session,
         asks: &mut [Ask<Finishing, Finished>],
     ) -> Result<(), Failure> {
-        self.readied(lane).await?;
-        self.finish_all(lane, asks).await
+        self.make_ready(session).await?;
+        self.finish_all(session, asks).await
     }
 
     async fn renews(
         &self,
-        lane: &mut Session,
+        session: &mut Session,
         asks: &mut [Ask<(Ticket, u64), Renewed>],
     ) -> Result<(), Failure> {
-        self.readied(lane).await?;
-        self.renew_all(lane, asks).await
+        self.make_ready(session).await?;
+        self.renew_all(session, asks).await
     }
 
     async fn decides(
         &self,
-        lane: &mut Session,
+        session: &mut Session,
         asks: &mut [Ask<(IntentId, Decide), Decided>],
     ) -> Result<(), Failure> {
-        self.readied(lane).await?;
-        self.decide_all(lane, asks).await
+        self.make_ready(session).await?;
+        self.decide_all(session, asks).await
     }
 }
 
 impl Server {
-    async fn readied(&self, lane: &mut Session) -> Result<(), Failure> {
-        lane.ready().await.map_err(|trouble| trouble.failure(&self.name, Fate::NotApplied))
+    async fn make_ready(&self, session: &mut Session) -> Result<(), Failure> {
+        session.ready().await.map_err(|trouble| trouble.failure(&self.name, Fate::NotApplied))
     }
 }
 

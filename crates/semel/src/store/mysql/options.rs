@@ -1,4 +1,4 @@
-//! How a store is opened.
+//! Options of a MySQL store, and how they are written in its URL.
 
 use std::fmt;
 use std::str::FromStr;
@@ -16,7 +16,7 @@ use crate::store::coalesce::Bounds;
 /// Requests in one batch at most: a transaction takes its epochs 1,024 at a time.
 const BATCH_MAX: usize = 1_000;
 
-/// What a URL may say about TLS and the way to the server; the driver's own.
+/// Options of the driver that a URL may have: TLS and the socket.
 const DRIVERS: &[&str] = &["ssl-mode", "ssl-ca", "ssl-cert", "ssl-key", "socket"];
 
 /// Bounds of a [`MysqlStore`], and how to open it. The defaults suit a service.
@@ -29,7 +29,7 @@ const DRIVERS: &[&str] = &["ssl-mode", "ssl-ca", "ssl-cert", "ssl-key", "socket"
 /// # Ok::<(), semel::store::StoreError>(()) }).unwrap();
 /// ```
 ///
-/// A URL may say the same: `mysql://USER:PASSWORD@HOST:PORT/DATABASE?OPTION=VALUE&…`.
+/// The same options in a URL: `mysql://USER:PASSWORD@HOST:PORT/DATABASE?OPTION=VALUE&…`.
 ///
 /// | option | means |
 /// |---|---|
@@ -40,7 +40,7 @@ const DRIVERS: &[&str] = &["ssl-mode", "ssl-ca", "ssl-cert", "ssl-key", "socket"
 /// | `socket` | path of the server's socket, instead of host and port |
 /// | `ssl-mode`, `ssl-ca`, `ssl-cert`, `ssl-key` | TLS, as the `mysql` tool names it; needs the feature `mysql-tls` |
 ///
-/// Others are refused: a misspelt bound is not a bound.
+/// Unknown options are refused, so that a misspelt bound is noticed.
 #[derive(Clone)]
 pub struct MysqlOptions {
     pub(super) create: bool,
@@ -71,73 +71,73 @@ impl Default for MysqlOptions {
 }
 
 impl MysqlOptions {
-    /// Whether tables that are not there are made. Yes unless told otherwise.
+    /// Whether missing tables are created. Default: yes.
     pub fn create(mut self, create: bool) -> Self {
         self.create = create;
         self
     }
 
-    /// Connections that carry requests: 4 unless told otherwise. Requests that wait for one travel together,
-    /// so more of them rarely help. Up to two more are opened for reading.
+    /// Connections that carry requests. Default: 4. Waiting requests are sent in batches, so more connections rarely
+    /// help. Up to two more are opened for reads and sweeps.
     pub fn connections(mut self, connections: usize) -> Self {
         self.connections = connections.clamp(1, 1_000);
         self
     }
 
-    /// How many requests share one commit at most: 256 unless told otherwise, 1,000 at most.
+    /// How many requests share one commit at most. Default: 256; the limit is 1,000.
     pub fn batch_max(mut self, requests: usize) -> Self {
         self.batch_max = requests.clamp(1, BATCH_MAX);
         self
     }
 
-    /// How many requests may wait for a connection: 4,096 unless told otherwise. One that finds the queue
-    /// full waits for [`queue_wait`](Self::queue_wait) and is then refused as busy.
+    /// How many requests may wait for a connection. Default: 4,096. One that finds the queue full waits for
+    /// [`queue_wait`](Self::queue_wait) and is then refused as busy.
     pub fn queue_max(mut self, requests: usize) -> Self {
         self.queue_max = requests.max(1);
         self
     }
 
-    /// How long a request waits for a place in a full queue: a second unless told otherwise.
+    /// How long a request waits for room in a full queue. Default: one second.
     pub fn queue_wait(mut self, wait: Duration) -> Self {
         self.queue_wait = wait;
         self
     }
 
-    /// How long connecting may take: five seconds unless told otherwise.
+    /// How long connecting may take. Default: five seconds.
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = timeout;
         self
     }
 
-    /// How long the server may take to answer: ten seconds unless told otherwise. What was asked is in doubt
-    /// after that. Keep leases longer than this.
+    /// How long the server may take to answer. Default: ten seconds. After that the request is in doubt. Keep leases
+    /// longer than this.
     pub fn statement_timeout(mut self, timeout: Duration) -> Self {
         self.statement_timeout = timeout;
         self
     }
 
-    /// Judges leases and expiry by what an SQL expression gives: virtual time, for tests.
+    /// Uses an SQL expression as the clock for leases and expiry: virtual time, for tests.
     #[doc(hidden)]
     pub fn clock_sql(mut self, expression: impl Into<String>) -> Self {
         self.clock = expression.into();
         self
     }
 
-    /// Sends other statements than the store's own: planted bugs, for tests.
+    /// Changes each statement before it is sent: planted bugs, for tests.
     #[doc(hidden)]
     pub fn rewriting(mut self, rewrite: fn(String) -> String) -> Self {
         self.rewrite = Some(rewrite);
         self
     }
 
-    /// Connects, looks at the server, and makes the tables if need be.
+    /// Connects, checks the server's settings, and creates the tables if allowed.
     pub async fn open(self, url: &str) -> Result<MysqlStore, StoreError> {
         MysqlStore::open_with(self, url).await
     }
 
     pub(super) fn bounds(&self) -> Bounds {
         Bounds {
-            lanes: self.connections,
+            connections: self.connections,
             batch_max: self.batch_max,
             queue_max: self.queue_max,
             queue_wait: self.queue_wait,
@@ -148,9 +148,9 @@ impl MysqlOptions {
         (self.queue_max, self.queue_wait)
     }
 
-    /// Takes what the URL says over what was said before, and tells the server's name without a password.
+    /// Applies the options of a URL over those already set; also returns the server's name without the password.
     pub(crate) fn with_url(mut self, url: &str) -> Result<(Self, Dial, String), StoreError> {
-        let (place, query) = url.split_once('?').unwrap_or((url, ""));
+        let (address, query) = url.split_once('?').unwrap_or((url, ""));
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             let number = || {
@@ -180,17 +180,17 @@ impl MysqlOptions {
                 }
             };
         }
-        let name = without_password(place);
+        let name = without_password(address);
         let has_database = name.split_once("://").and_then(|(_, rest)| rest.split_once('/'));
         if has_database.is_none_or(|(_, database)| database.is_empty() || database.contains('/')) {
             return Err(misconfigured(format!("{name} names no database; write mysql://USER@HOST/DATABASE")));
         }
         let connect = MySqlConnectOptions::from_str(url).map_err(|error| {
-            // The driver's words may repeat the URL, and with it the password.
+            // The driver's message may repeat the URL, and with it the password.
             let _ = error;
             misconfigured(format!("{name} is not a MySQL URL; write mysql://USER@HOST:PORT/DATABASE"))
         })?;
-        // UTC, where no hour comes twice; statements are not logged, they hold keys.
+        // UTC, where no hour occurs twice. Statements are not logged: they contain keys.
         let connect = connect
             .charset("utf8mb4")
             .timezone(Some("+00:00".to_owned()))
@@ -206,16 +206,16 @@ impl MysqlOptions {
     }
 }
 
-/// `preferred` goes without where it has to; the rest of them must not.
+/// `preferred` falls back to plain connections; all other modes but `disabled` require TLS.
 fn needs_tls(mode: &str) -> bool {
     !matches!(mode.to_ascii_lowercase().as_str(), "disabled" | "preferred")
 }
 
-fn without_password(place: &str) -> String {
-    let Some((scheme, rest)) = place.split_once("://") else { return place.to_owned() };
+fn without_password(address: &str) -> String {
+    let Some((scheme, rest)) = address.split_once("://") else { return address.to_owned() };
     match rest.rsplit_once('@') {
         Some((user, host)) => format!("{scheme}://{}@{host}", user.split(':').next().unwrap_or("")),
-        None => place.to_owned(),
+        None => address.to_owned(),
     }
 }
 

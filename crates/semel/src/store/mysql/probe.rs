@@ -1,4 +1,4 @@
-//! What the server is, and whether what it acknowledges is on its disk.
+//! Checks the server's version and settings, and whether an acknowledged commit is on its disk.
 
 use std::collections::HashMap;
 
@@ -9,25 +9,24 @@ use super::session::Session;
 use crate::intent::outcome::OUTCOME_BYTES_MAX;
 use crate::store::{Fate, StoreError};
 
-/// Room for an outcome in digits, two a byte, and the statement around it.
+/// Bytes for an outcome in hexadecimal, two digits per byte, and the statement around it.
 const PACKET_BYTES: usize = OUTCOME_BYTES_MAX * 2 + (64 << 10);
 
 const ASKED: &str = "'version', 'innodb_flush_log_at_trx_commit', 'innodb_doublewrite', 'log_bin', \
      'sync_binlog', 'binlog_format', 'max_allowed_packet', 'read_only', 'super_read_only', 'wsrep_on'";
 
-/// What was found.
 #[derive(Clone, Debug)]
 pub(super) struct ServerStatus {
-    /// What was acknowledged survives a crash of the machine.
+    /// Acknowledged commits survive a crash of the machine.
     pub(super) durable: bool,
-    /// In words for people, each with what to do.
+    /// For operators, each with what to do.
     pub(super) warnings: Vec<String>,
     /// Bytes a statement may have.
     pub(super) packet_bytes: usize,
 }
 
-/// Asks the server for its settings. What cannot work is an error, what weakens a promise is a warning.
-pub(super) async fn look(session: &mut Session, server: &str) -> Result<ServerStatus, StoreError> {
+/// Reads the server's settings. A setting that cannot work is an error, one that weakens a promise is a warning.
+pub(super) async fn check(session: &mut Session, server: &str) -> Result<ServerStatus, StoreError> {
     let explain = |trouble: MysqlError| trouble.explain(server, Fate::NotApplied);
     let asked = format!("SHOW GLOBAL VARIABLES WHERE Variable_name IN ({ASKED})");
     let brought = session.run(asked).await.map_err(|failed| explain(failed.trouble))?;
@@ -39,10 +38,10 @@ pub(super) async fn look(session: &mut Session, server: &str) -> Result<ServerSt
         );
         found.insert(name.to_ascii_lowercase(), value);
     }
-    judge(server, &found)
+    classify(server, &found)
 }
 
-fn judge(server: &str, found: &HashMap<String, String>) -> Result<ServerStatus, StoreError> {
+fn classify(server: &str, found: &HashMap<String, String>) -> Result<ServerStatus, StoreError> {
     let value = |name: &str| found.get(name).map_or("", String::as_str);
     let is_on = |name: &str| matches!(value(name).to_ascii_uppercase().as_str(), "ON" | "1");
     let version = value("version");
@@ -55,8 +54,8 @@ fn judge(server: &str, found: &HashMap<String, String>) -> Result<ServerStatus, 
     let logs = is_on("log_bin");
     if logs && value("binlog_format").eq_ignore_ascii_case("STATEMENT") {
         return Err(misconfigured(format!(
-            "{server} logs statements (binlog_format = STATEMENT), which InnoDB refuses at READ COMMITTED; \
-             set binlog_format to ROW or MIXED"
+            "{server} uses statement-based binary logs (binlog_format = STATEMENT), which InnoDB refuses at READ \
+             COMMITTED; set binlog_format to ROW or MIXED"
         )));
     }
     let packet_bytes = value("max_allowed_packet").parse().unwrap_or(PACKET_BYTES);
@@ -67,16 +66,16 @@ fn judge(server: &str, found: &HashMap<String, String>) -> Result<ServerStatus, 
     if !matches!(flush, "1" | "3") {
         durable = false;
         warnings.push(format!(
-            "innodb_flush_log_at_trx_commit = {flush}: a crash loses claims and outcomes that were \
-             acknowledged, and what was done may be done again; set it to 1"
+            "innodb_flush_log_at_trx_commit = {flush}: a crash loses acknowledged claims and outcomes, \
+             and what already ran may run again; set it to 1"
         ));
     }
     if logs && value("sync_binlog") != "1" {
-        // With a binary log the commit itself is not flushed: recovery takes it from that log.
+        // With a binary log the commit itself is not flushed: recovery reads it from that log.
         durable = false;
         warnings.push(format!(
-            "sync_binlog = {} with the binary log on: a crash of the machine loses commits that were \
-             acknowledged; set it to 1",
+            "sync_binlog = {} with the binary log on: a crash of the machine loses acknowledged commits; \
+             set it to 1",
             value("sync_binlog")
         ));
     }
@@ -99,20 +98,20 @@ fn judge(server: &str, found: &HashMap<String, String>) -> Result<ServerStatus, 
     }
     if is_on("wsrep_on") {
         warnings.push(
-            "Galera: write to one node only; epochs of several nodes do not rise together, and a \
-             certification failure comes as a deadlock"
+            "Galera is on: write to one node only, because epochs of several nodes do not rise together, and a \
+             certification failure is reported as a deadlock"
                 .to_owned(),
         );
     }
     Ok(ServerStatus { durable, warnings, packet_bytes })
 }
 
-/// The largest stored outcome for which a statement has room.
+/// The largest stored outcome that fits into a statement.
 pub(super) fn outcome_bytes_max(packet_bytes: usize) -> usize {
     (packet_bytes.saturating_sub(64 << 10) / 2).min(OUTCOME_BYTES_MAX)
 }
 
-/// `8.0.36`, `10.11.6-MariaDB-0+deb12u1`, or that with `5.5.5-` before it, for the sake of old clients.
+/// `8.0.36`, `10.11.6-MariaDB-0+deb12u1`, or the latter with `5.5.5-` in front, which is there for old clients.
 fn is_recent(version: &str) -> bool {
     let maria = version.to_ascii_lowercase().contains("mariadb");
     let version = version.strip_prefix("5.5.5-").unwrap_or(version);
@@ -136,14 +135,14 @@ mod tests {
             ("max_allowed_packet", "16777216"),
         ];
         let all = sound.iter().chain(changed).map(|(name, value)| ((*name).into(), (*value).into()));
-        judge("db", &all.collect())
+        classify("db", &all.collect())
     }
 
     #[test]
     fn settings_and_what_is_said_of_them() {
         let said = |changed: &[(&str, &str)]| {
-            let standing = judged(changed).unwrap();
-            (standing.durable, standing.warnings.iter().map(|text| text[..8].to_owned()).collect::<Vec<_>>())
+            let status = judged(changed).unwrap();
+            (status.durable, status.warnings.iter().map(|text| text[..8].to_owned()).collect::<Vec<_>>())
         };
         let none: [String; 0] = [];
         assert_eq!(said(&[]), (true, none.to_vec()));

@@ -1,4 +1,4 @@
-//! Reading and sweeping, on connections of their own: nobody who claims waits for them.
+//! Reads and sweeps, on connections of their own: claims do not wait for them.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -24,32 +24,32 @@ static LOCK_EXPIRED: Template = template!("sql/lock_expired.sql");
 
 /// Connections for reading and sweeping.
 const READERS: usize = 2;
-/// Records a sweep forgets in one transaction.
+/// Records a sweep deletes in one transaction.
 const SWEEP_CHUNK: usize = 250;
-/// How often a sweep looks again when others hold all it found, and after which pause.
-const SWEEP_LOOKS: usize = 5;
+/// How often a sweep tries again when all records it found are locked, and after which pause.
+const SWEEP_TRIES: usize = 5;
 const SWEEP_PAUSE: Duration = Duration::from_millis(5);
 
-/// Connections that are lent out, opened when they are needed.
+/// A pool of connections, opened when they are needed.
 pub(super) struct Readers {
     pub(super) server: Arc<Server>,
     idle: Mutex<Vec<Session>>,
-    turns: Semaphore,
+    permits: Semaphore,
     wait: Duration,
 }
 
 impl Readers {
     pub(super) fn new(server: Arc<Server>, wait: Duration) -> Self {
-        Self { server, idle: Mutex::default(), turns: Semaphore::new(READERS), wait }
+        Self { server, idle: Mutex::default(), permits: Semaphore::new(READERS), wait }
     }
 
-    /// A reading is done once more on another connection if the first turns out to be lost: it changes
-    /// nothing, so nothing is in doubt.
-    pub(super) async fn read<T, F>(&self, mut look: impl FnMut(Session) -> F) -> Result<T, StoreError>
+    /// Runs a read; retries it once on another connection if the first one is lost. A read changes nothing, so
+    /// nothing is in doubt.
+    pub(super) async fn read<T, F>(&self, mut run: impl FnMut(Session) -> F) -> Result<T, StoreError>
     where
         F: Future<Output = (Session, Result<T, Failed>)>,
     {
-        let Ok(Ok(_turn)) = tokio::time::timeout(self.wait, self.turns.acquire()).await else {
+        let Ok(Ok(_permit)) = tokio::time::timeout(self.wait, self.permits.acquire()).await else {
             return Err(queue_full(READERS));
         };
         let explain = |trouble: &MysqlError| self.server.explain(trouble, Fate::NotApplied);
@@ -58,7 +58,7 @@ impl Readers {
             tries += 1;
             let mut session = self.take().await.map_err(|trouble| explain(&trouble))?;
             session.ready().await.map_err(|trouble| explain(&trouble))?;
-            let (mut session, read) = look(session).await;
+            let (mut session, read) = run(session).await;
             if read.is_err() {
                 session.roll_back().await;
             }
@@ -81,9 +81,9 @@ impl Readers {
         }
     }
 
-    /// Closes those that are idle.
+    /// Closes the idle connections.
     pub(super) async fn close(&self) {
-        self.turns.close();
+        self.permits.close();
         let idle = std::mem::take(&mut *self.idle.lock().unwrap_or_else(PoisonError::into_inner));
         for session in idle {
             session.close().await;
@@ -118,7 +118,7 @@ impl Readers {
         Ok(found.pop().filter(|(record, now)| record.state_at(*now).is_some()).map(|(record, _)| record))
     }
 
-    /// Forgets up to `limit` expired records, a chunk at a time. What was swept stays swept, whatever comes.
+    /// Deletes up to `limit` expired records, a chunk at a time. What was swept stays swept, whatever fails later.
     pub(super) async fn sweep(&self, limit: usize) -> Result<usize, StoreError> {
         let server = &self.server;
         let mut done = 0;
@@ -138,7 +138,7 @@ impl Readers {
                     }
                 }
                 Err(_) if done > 0 => break,
-                // The connection may have broken in the commit. Sweeping again does no harm.
+                // The connection may have broken during the commit. Sweeping again does no harm.
                 Err(error) if error.kind() == ErrorKind::Unavailable => return Err(error.in_doubt()),
                 Err(error) => return Err(error),
             }
@@ -164,9 +164,9 @@ impl Server {
     }
 
     async fn sweep_chunk(&self, session: &mut Session, limit: usize) -> Result<usize, Failed> {
-        for _ in 0..SWEEP_LOOKS {
+        for _ in 0..SWEEP_TRIES {
             match self.sweep_some(session, limit).await? {
-                // Another sweep has them all; what comes after them may still be there.
+                // Another sweep has locked them all; later ones may still be free.
                 None => tokio::time::sleep(SWEEP_PAUSE).await,
                 Some(swept) => return Ok(swept),
             }
@@ -174,7 +174,7 @@ impl Server {
         Ok(0)
     }
 
-    /// `None` when there is something to sweep and all of it is held.
+    /// `None` when all records to sweep are locked.
     async fn sweep_some(&self, session: &mut Session, limit: usize) -> Result<Option<usize>, Failed> {
         let limit = limit.to_string();
         let candidates = session.run(EXPIRED.fill(&[("clock", &self.clock), ("limit", &limit)])).await?;
@@ -189,15 +189,15 @@ impl Server {
             session.roll_back().await;
             return Ok(None);
         }
-        let mut doomed = String::new();
+        let mut expired = String::new();
         for id in &locked {
-            literal::push_row(&mut doomed, &[("id", &literal::bytes(id.as_bytes()))]);
+            literal::push_row(&mut expired, &[("id", &literal::bytes(id.as_bytes()))]);
         }
-        session.run(DELETE.fill(&[("doomed", &doomed)])).await?;
+        session.run(DELETE.fill(&[("expired", &expired)])).await?;
         Ok(Some(locked.len()))
     }
 
-    /// The numbers of an operation that has been claimed before: one, or a few if several were first.
+    /// The numbers of an operation that was claimed before: one, or a few if several inserted it at once.
     pub(super) async fn find_operation(&self, session: &mut Session, name: &str) -> Result<Vec<i64>, Failed> {
         let name = literal::text(name);
         let sql = format!("SELECT CAST(n AS SIGNED) FROM semel_operation WHERE name = {name}");

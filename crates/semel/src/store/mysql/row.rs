@@ -1,4 +1,4 @@
-//! A record as a row.
+//! Reads a record from a row.
 
 use bytes::Bytes;
 use sqlx::Row;
@@ -15,7 +15,7 @@ use crate::intent::state::Head;
 use crate::store::Record;
 use crate::store::encoding::{decision_of, effect_of, state_of};
 
-/// What is asked for, in this order. The operation's table has none of these names.
+/// The columns that are read, in this order. The operation's table has none of these names.
 pub(super) const COLUMNS: &str = "id, state, effect, epoch, attempts, lease_until, created_at, changed_at, \
      expires_at, owner, recipe, fingerprint, decision, outcome";
 
@@ -33,7 +33,7 @@ const RECIPE: usize = 10;
 const FINGERPRINT: usize = 11;
 const DECISION: usize = 12;
 const OUTCOME: usize = 13;
-/// After the columns, where the statement asks for it: the clock when the row was read.
+/// After the columns, if the statement selects it: the clock when the row was read.
 const NOW: usize = 14;
 // record.sql goes on with these; claim.sql has the first epoch of its own in their place.
 const SCOPE: usize = 15;
@@ -63,7 +63,7 @@ pub(super) fn now(row: &MySqlRow) -> Result<StoreTime, MysqlError> {
     Ok(StoreTime(unsigned(row, NOW)?))
 }
 
-/// The first epoch a claim's packet took, where it took any.
+/// The first epoch a claim's packet took, if it took any.
 pub(super) fn first_epoch(row: &MySqlRow) -> Result<Option<Epoch>, MysqlError> {
     match row.try_get::<Option<i64>, _>(SCOPE)? {
         Some(_) => Ok(Some(Epoch(unsigned(row, SCOPE)?))),
@@ -95,7 +95,7 @@ pub(super) fn head(row: &MySqlRow) -> Result<Head, MysqlError> {
     })
 }
 
-/// The record of an intent that is known: the id is its digest, so the row need not name it.
+/// The record of a known intent: the id is its digest, so the row need not name it.
 pub(super) fn record(row: &MySqlRow, intent: Intent) -> Result<Record, MysqlError> {
     let decision: Option<&str> = row.try_get(DECISION)?;
     let outcome: Option<&[u8]> = row.try_get(OUTCOME)?;
@@ -114,7 +114,7 @@ pub(super) fn record(row: &MySqlRow, intent: Intent) -> Result<Record, MysqlErro
     })
 }
 
-/// The whole record, of a row that names its intent.
+/// The record, from a row that has scope, operation and key.
 pub(super) fn full_record(row: &MySqlRow) -> Result<Record, MysqlError> {
     let scope = Scope::from_text(row.try_get(SCOPE)?).map_err(|error| unreadable("scope", error))?;
     let operation =

@@ -1,9 +1,9 @@
--- What semel remembers in MySQL or MariaDB, version 1. InnoDB commits before each of these statements, so
--- each may be run again; the version is written last.
+-- semel's tables in MySQL or MariaDB, version 1. InnoDB commits before each of these statements, so each may be
+-- run again; the version is written last.
 -- Times are milliseconds since 1970. Text is compared byte by byte: K1 is not k1.
 
--- The version, and a name drawn at random when the tables were made: a copy or a restored backup that went
--- on by itself is told apart by whoever wrote the name down.
+-- The version, and the lineage: a random id, created with the tables. A program that keeps data about this store
+-- elsewhere compares it, and so notices another store behind the same name.
 CREATE TABLE IF NOT EXISTS semel_meta (
     only_row TINYINT    NOT NULL PRIMARY KEY,
     version  INT        NOT NULL,
@@ -11,24 +11,24 @@ CREATE TABLE IF NOT EXISTS semel_meta (
     CONSTRAINT semel_meta_only_row CHECK (only_row = 1)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
--- Names of operations, once each instead of once per intent. Not unique on purpose: a transaction of the
--- application's that is the first to use a name would make everybody else who is first wait for its commit.
--- So a name may get two numbers when two are first at once; the lower one is used from then on.
+-- Names of operations, once each instead of once per intent. Not unique on purpose: with a unique index, an
+-- application's transaction that is the first to use a name would make all others that use it first wait for its
+-- commit. So a name may get two numbers when two transactions insert it at once; the lower one is used from then on.
 CREATE TABLE IF NOT EXISTS semel_operation (
     n    INT          NOT NULL AUTO_INCREMENT PRIMARY KEY,
     name VARCHAR(200) NOT NULL,
     KEY semel_operation_name (name, n)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
--- Where epochs come from: each transaction that needs some takes the next n, and with it the epochs from
--- 1024 n on. The row is deleted by the same transaction; the counter outlives it, and a restart, and is
--- taken without a lock that lasts until the commit. Two claims never wait for each other here.
+-- The source of epochs: each transaction that needs some takes the next n, and with it the 1,024 epochs from 1024 n
+-- on. The same transaction deletes the row; the counter survives that, and a restart, and is taken without a lock
+-- that lasts until the commit. Two claims never wait for each other here.
 CREATE TABLE IF NOT EXISTS semel_fence (
     n BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
--- The id is the primary key, because a duplicate of a primary key locks that one row; a duplicate of a
--- secondary key would lock the gap beside it too, and with it strangers.
+-- The id is the primary key, because a duplicate of a primary key locks that one row; a duplicate of a secondary key
+-- would lock the gap beside it too, and with it unrelated rows.
 CREATE TABLE IF NOT EXISTS semel_intent (
     id          BINARY(32)   NOT NULL PRIMARY KEY, -- SHA-256 over scope, operation and key
     state       TINYINT      NOT NULL,             -- 0 in_progress, 1 uncertain, 2 completed, 3 failed_final, 4 failed_retryable
@@ -49,23 +49,23 @@ CREATE TABLE IF NOT EXISTS semel_intent (
     outcome     MEDIUMBLOB   NULL,
     -- The order of the list: InnoDB adds the id.
     KEY semel_intent_created (created_at),
-    -- What the sweep takes next, and the few that are open.
+    -- What the sweep deletes next, and the few open records.
     KEY semel_intent_expiry (state, expires_at)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin ROW_FORMAT = DYNAMIC;
 
--- The phases of operations under way, one row for each operation: whoever holds its intent's row holds this
--- one, and no statement looks for a row that is not there, which would lock the gap and with it strangers.
--- Gone when the operation has ended: its outcome is what is asked for then.
+-- The phases of operations in flight, one row for each operation: a transaction that has the intent's row locked also
+-- has this one, and no statement searches for a row that does not exist, which would lock the gap and with it
+-- unrelated rows. Deleted when the operation has ended: from then on its outcome counts.
 CREATE TABLE IF NOT EXISTS semel_phase (
     id      BINARY(32) NOT NULL PRIMARY KEY, -- semel_intent.id
     done    INT        NOT NULL,             -- how many phases are committed
-    attempt BINARY(16) NOT NULL,             -- names the transaction that is at a phase
-    plan    TEXT       NOT NULL,             -- the names of all phases as they were when the last one was committed
-    results LONGBLOB   NOT NULL              -- of each phase that is done: length (4 bytes), outcome
+    attempt BINARY(16) NOT NULL,             -- id of the transaction that runs a phase
+    plan    TEXT       NOT NULL,             -- the names of all phases when the last one was committed
+    results LONGBLOB   NOT NULL              -- for each committed phase: length (4 bytes), outcome
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin ROW_FORMAT = DYNAMIC;
 
--- For people with the mysql tool. The state is the one that holds now: an opaque claim whose lease ran out
--- is uncertain without anybody having written it down.
+-- For people with the mysql tool. The state is the one that holds now: an opaque claim whose lease has expired is
+-- uncertain, although that is stored nowhere.
 CREATE OR REPLACE VIEW semel_intents AS
 SELECT
     LOWER(HEX(i.id)) AS id,

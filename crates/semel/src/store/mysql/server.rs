@@ -1,4 +1,4 @@
-//! The server as all parts of the store know it: how to reach it, its clock, its names of operations.
+//! What all parts of the store share about the server: how to connect, its clock, numbers of operations.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -13,19 +13,19 @@ use crate::store::coalesce::Failure;
 use crate::store::encoding::MS_MAX;
 use crate::store::{Fate, StoreError};
 
-/// The clock in ms. SYSDATE is the moment it is asked, also after a wait in the middle of a statement; NOW
-/// would be the statement's beginning. Sessions are on UTC, where no hour comes twice.
+/// The clock in ms. SYSDATE is the time at which it is evaluated, also after a wait in the middle of a statement; NOW
+/// would be the statement's start. Sessions use UTC, where no hour occurs twice.
 pub(super) const CLOCK: &str = "CAST(UNIX_TIMESTAMP(SYSDATE(3)) * 1000 AS SIGNED)";
 
-/// Names of operations whose numbers are kept.
+/// Operations whose numbers are cached.
 const OPERATIONS_MAX: usize = 10_000;
 
 #[derive(Debug)]
 pub(super) struct Server {
-    /// Where it is, without a password.
+    /// Its URL, without the password.
     pub(super) name: String,
     pub(super) dial: Dial,
-    /// [`CLOCK`], but for tests on a time of their own.
+    /// [`CLOCK`], except in tests with virtual time.
     pub(super) clock: String,
     /// Bytes a packet may have.
     pub(super) packet_bytes: usize,
@@ -41,13 +41,13 @@ impl Server {
         trouble.explain(&self.name, fate)
     }
 
-    /// What a failed packet means for those who travelled in it. Its statement number `commit` is the one
-    /// that makes anything last; `None` where none does.
+    /// What a failed packet means for its requests. `commit` is the number of the statement that commits; `None` if
+    /// none does.
     pub(super) fn failure(&self, failed: &Failed, commit: Option<usize>) -> Failure {
         let Failed { trouble, done } = failed;
         let fate = match commit {
             None => Fate::NotApplied,
-            // Refused before the commit, or by the commit and for a reason that undoes it.
+            // Refused before the commit, or by the commit for a reason that rolls it back.
             Some(commit) => match trouble {
                 MysqlError::Refused { .. } if *done < commit => Fate::NotApplied,
                 MysqlError::Refused { .. } if *done == commit && trouble.is_before_commit() => {
@@ -59,13 +59,13 @@ impl Server {
         trouble.failure(&self.name, fate)
     }
 
-    /// The numbers of operations, made where they are new. Names are never forgotten.
+    /// The number of an operation, created if it is new. Names are never deleted.
     pub(super) async fn operation(
         &self,
         session: &mut Session,
         operation: &Operation,
     ) -> Result<i64, Failed> {
-        if let Some(n) = self.known(operation) {
+        if let Some(n) = self.cached(operation) {
             return Ok(n);
         }
         let name = literal::text(operation.as_str());
@@ -80,10 +80,14 @@ impl Server {
                 return Ok(n);
             }
         }
-        Err(MysqlError::Unreadable(format!("the operation {:?} is not found", operation.as_str())).into())
+        Err(MysqlError::Unreadable(format!(
+            "the operation {:?} was not found after it was inserted",
+            operation.as_str()
+        ))
+        .into())
     }
 
-    fn known(&self, operation: &Operation) -> Option<i64> {
+    fn cached(&self, operation: &Operation) -> Option<i64> {
         self.operations.lock().unwrap_or_else(PoisonError::into_inner).get(operation).copied()
     }
 
@@ -98,12 +102,11 @@ impl Server {
     pub(super) async fn now(&self, session: &mut Session) -> Result<StoreTime, Failed> {
         let brought = session.run(format!("SELECT {}", self.clock)).await?;
         let row = brought.first().and_then(|brought| brought.rows.first());
-        let row = row.ok_or_else(|| MysqlError::Unreadable("no clock".into()))?;
+        let row = row.ok_or_else(|| MysqlError::Unreadable("the server did not return its clock".into()))?;
         Ok(StoreTime(row::unsigned(row, 0)?.min(MS_MAX)))
     }
 }
 
-/// Ids as the server is told them.
 pub(super) fn ids<'a>(ids: impl IntoIterator<Item = &'a IntentId>) -> String {
     literal::list(ids.into_iter().map(IntentId::as_bytes))
 }

@@ -1,4 +1,4 @@
-//! One connection: how it is set up, and how statements travel on it.
+//! One connection: how it is set up, and how statements are sent on it.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -9,11 +9,11 @@ use sqlx::{AssertSqlSafe, ConnectOptions, Connection, Either, Executor, MySqlCon
 
 use super::error::MysqlError;
 
-/// Idle for longer than this, a connection is asked whether it is still one before anything depends on it:
-/// what is sent on a dead one would be in doubt for nothing.
+/// A connection that was idle for longer than this is pinged before it is used: a request sent on a dead connection
+/// would be in doubt without need.
 const TRUSTED: Duration = Duration::from_millis(250);
 
-/// How sessions are made. A hidden hook rewrites what is sent, so that tests can plant bugs.
+/// How to connect. A hidden hook rewrites what is sent, so that tests can plant bugs.
 #[derive(Clone)]
 pub(crate) struct Dial {
     pub(super) connect: MySqlConnectOptions,
@@ -29,7 +29,7 @@ impl fmt::Debug for Dial {
     }
 }
 
-/// What one statement of a packet brought.
+/// The result of one statement of a packet.
 #[derive(Default)]
 pub(crate) struct Brought {
     pub(crate) rows: Vec<MySqlRow>,
@@ -37,7 +37,7 @@ pub(crate) struct Brought {
     pub(crate) matched: u64,
 }
 
-/// A packet that failed, and how many of its statements had been carried out by then.
+/// A packet that failed, and how many of its statements were executed before.
 #[derive(Debug)]
 pub(crate) struct Failed {
     pub(crate) trouble: MysqlError,
@@ -58,7 +58,7 @@ pub(crate) struct Session {
 }
 
 impl Dial {
-    /// Connects, within the bound.
+    /// Connects, within the timeout.
     pub(crate) async fn open(&self) -> Result<Session, MysqlError> {
         let opening = async {
             let connection = self.connect.connect().await?;
@@ -75,11 +75,10 @@ impl Dial {
 
 impl Session {
     async fn set_up(&mut self) -> Result<(), MysqlError> {
-        // Sums of literals must not depend on what the server was told elsewhere: errors instead of cut
-        // values, no zero dates. READ COMMITTED: each statement sees the last commit, and no gaps are locked.
-        // Nothing here waits for a lock on purpose: what is held comes again. A second is the least MySQL
-        // knows. MariaDB knows 0, after which a counter that is busy for a moment fails (1467), and so does a
-        // commit after SKIP LOCKED (1180).
+        // The server's configuration must not change what statements mean: errors instead of truncated values, no zero
+        // dates. READ COMMITTED: each statement sees the last commit, and no gaps are locked. Nothing here waits for a
+        // lock on purpose: a request that meets one is retried. One second is MySQL's minimum. MariaDB accepts 0, but
+        // then a counter that is busy for a moment fails (1467), and so does a commit after SKIP LOCKED (1180).
         let set = "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', \
                    innodb_lock_wait_timeout = 1, autocommit = 1; \
                    SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED";
@@ -96,7 +95,7 @@ impl Session {
         &mut self.connection
     }
 
-    /// A connection that was idle is looked at, and replaced if it is dead.
+    /// Pings a connection that was idle, and replaces it if it is dead.
     pub(crate) async fn ready(&mut self) -> Result<(), MysqlError> {
         if self.open && self.used.elapsed() < TRUSTED {
             return Ok(());
@@ -115,16 +114,16 @@ impl Session {
         Ok(())
     }
 
-    /// Sends statements in one packet and takes all they bring. An error ends the packet; whatever
-    /// transaction it had begun is still open then.
+    /// Sends statements in one packet and returns their results. An error ends the packet; a transaction it had begun
+    /// is still open then.
     pub(crate) async fn run(&mut self, mut sql: String) -> Result<Vec<Brought>, Failed> {
         if let Some(rewrite) = self.dial.rewrite {
             sql = rewrite(sql);
         }
         let mut all = Vec::new();
         let mut one = Brought::default();
-        let travel = async {
-            // Without arguments: the text goes as it is, and may be several statements.
+        let execute = async {
+            // Without arguments the text is sent unchanged, and may be several statements.
             let mut stream = self.connection.fetch_many(AssertSqlSafe(sql));
             while let Some(item) = stream.try_next().await? {
                 match item {
@@ -138,7 +137,7 @@ impl Session {
             Ok::<_, sqlx::Error>(())
         };
         let limit = self.dial.statement_timeout;
-        let trouble = match tokio::time::timeout(limit, travel).await {
+        let trouble = match tokio::time::timeout(limit, execute).await {
             Ok(Ok(())) => {
                 self.used = Instant::now();
                 return Ok(all);
@@ -151,14 +150,14 @@ impl Session {
         Err(Failed { trouble, done: all.len() })
     }
 
-    /// Ends a transaction without its changes. Dropping the connection would do the same.
+    /// Rolls back. Dropping the connection would do the same.
     pub(crate) async fn roll_back(&mut self) {
         if self.open && self.run("ROLLBACK".to_owned()).await.is_err() {
             self.open = false;
         }
     }
 
-    /// Says good-bye.
+    /// Closes the connection in order.
     pub(crate) async fn close(self) {
         let _ = tokio::time::timeout(self.dial.connect_timeout, self.connection.close()).await;
     }

@@ -1,4 +1,4 @@
-//! A connection: how it is made, what is asked of the server first, and how statements travel on it.
+//! A connection: how it is opened and checked, and how statements are sent on it.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
@@ -18,30 +18,30 @@ use super::probe::Probe;
 use super::statement::Sql;
 use super::tls::Connector;
 
-/// How much longer than the server we wait for a statement: the server's word is better than our guess.
+/// How much longer than the server's own timeout we wait for a statement: the server's error says more than ours.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// What a transaction of ours begins with behind a pooler whose sessions do not wait for the disk.
+/// The first statement of each transaction behind a pooler whose sessions do not wait for the disk.
 const RAISE: &str = "SET LOCAL synchronous_commit = on";
 
-/// How long the server may take to hear that a connection ends.
-const FAREWELL: Duration = Duration::from_secs(1);
+/// How long closing a connection in order may take.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Any socket.
+/// Any socket, plain or encrypted.
 pub(crate) trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
 
-/// What sits between us and the server, once it is known.
+/// Whether a pooler sits between us and the server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Path {
-    /// Nothing that matters: a session is ours as long as the connection lives.
+    /// No pooler in transaction mode: a session is ours as long as the connection lives.
     Direct,
-    /// A pooler that hands every transaction to another session. Nothing stays: no settings, no prepared
-    /// statements.
+    /// A pooler in transaction mode: every transaction may get another session. Settings and prepared statements do not
+    /// last.
     Pooled,
 }
 
-/// Makes connections.
+/// Opens connections.
 pub(crate) struct Connections {
     pub(crate) options: PostgresOptions,
     connector: Connector,
@@ -55,7 +55,7 @@ impl Connections {
         Ok(Self { options, connector, path: AtomicU8::new(0) })
     }
 
-    /// Whether TLS is asked for, and there is any.
+    /// Whether TLS is configured, and this build has it.
     pub(crate) fn can_secure(&self) -> bool {
         self.connector.can_secure()
     }
@@ -65,18 +65,18 @@ impl Connections {
         self.connector.secure(host, socket).await
     }
 
-    /// A connection to a server that takes writes, and what it said of itself.
+    /// A connection to a server that accepts writes, and the server's settings.
     pub(crate) async fn session(&self) -> Result<(Session, Probe), PostgresError> {
-        let patience = self.options.connect_timeout;
+        let timeout = self.options.connect_timeout;
         let late = |_| {
             PostgresError::TimedOut(format!(
-                "PostgreSQL did not answer within {patience:?}; check that it runs"
+                "PostgreSQL did not answer within {timeout:?}; check that it runs"
             ))
         };
-        tokio::time::timeout(patience, self.set_up()).await.map_err(late)?
+        tokio::time::timeout(timeout, self.set_up()).await.map_err(late)?
     }
 
-    /// All that is said to the server first. Others may wait for this one, so nothing of it is without a bound.
+    /// Connects and checks the server. Other callers may wait for this, so all of it is under the timeout.
     async fn set_up(&self) -> Result<(Session, Probe), PostgresError> {
         let (mut session, probe) = self.any_session().await?;
         if probe.in_recovery || probe.read_only {
@@ -85,7 +85,7 @@ impl Connections {
         if probe.synchronous_commit == "off" {
             match session.path {
                 Path::Direct => session.client.batch_execute("SET synchronous_commit = on").await?,
-                // There a setting lasts as long as a transaction.
+                // Behind a pooler a setting lasts as long as a transaction.
                 Path::Pooled => session.raises = true,
             }
         }
@@ -95,7 +95,7 @@ impl Connections {
     async fn any_session(&self) -> Result<(Session, Probe), PostgresError> {
         let mut session = self.connect().await?;
         let probe = Probe::ask(&session.client).await?;
-        // The settings we asked for are there, or somebody in between dropped them.
+        // If the settings we asked for are missing, a pooler dropped them.
         if !probe.settings_arrived {
             session.path = Path::Pooled;
             self.path.store(2, Ordering::Relaxed);
@@ -130,18 +130,18 @@ impl Connections {
             path: Path::Direct,
             prepares: true,
             raises: false,
-            patience: self.options.statement_timeout + GRACE,
+            timeout: self.options.statement_timeout + GRACE,
             spent: AtomicBool::new(false),
             prepared: Mutex::default(),
             task: Task(Some(task)),
         })
     }
 
-    /// The settings of a session of ours.
+    /// The settings of our sessions.
     fn settings(&self) -> String {
         let statement_ms = self.options.statement_timeout.as_millis();
         let mut settings = format!(
-            // Our statements say what they mean under READ COMMITTED, whatever the database prefers.
+            // Our statements are written for READ COMMITTED, whatever the database's default is.
             "-c default_transaction_isolation=read\\ committed -c default_transaction_read_only=off \
              -c statement_timeout={statement_ms} -c lock_timeout={statement_ms} \
              -c idle_in_transaction_session_timeout=60000 \
@@ -154,27 +154,27 @@ impl Connections {
         settings
     }
 
-    /// Behind a pooler the settings are the role's or the database's, and have to fit.
+    /// Behind a pooler the settings come from the role or the database, and have to fit.
     fn check_pooled(&self, probe: &Probe) -> Result<(), PostgresError> {
         if probe.isolation != "read committed" {
             return Err(refused(format!(
-                "sessions behind this pooler begin transactions as {:?}, and semel cannot change that; say ALTER \
+                "sessions behind this pooler begin transactions as {:?}, and semel cannot change that; run ALTER \
                  ROLE … SET default_transaction_isolation = 'read committed'",
                 probe.isolation
             )));
         }
         match &self.options.schema {
             Some(schema) if probe.schema.as_deref() != Some(schema) => Err(refused(format!(
-                "behind a pooler ?schema={schema} cannot be set for a session; say ALTER ROLE … SET search_path = \
-                 {schema}, or connect to the server itself"
+                "behind a pooler ?schema={schema} cannot be set for a session; run ALTER ROLE … SET search_path = \
+                 {schema}, or connect to the server directly"
             ))),
             _ => Ok(()),
         }
     }
 }
 
-/// The task that moves a connection's bytes. It ends with the session: by itself once the server was told, and
-/// otherwise by force, because a statement nobody waits for any more is not worth a socket.
+/// The task that does a connection's I/O. It ends with the session: by itself once the connection is closed in order,
+/// otherwise it is aborted after a timeout, because a statement that no caller waits for is not worth a socket.
 struct Task(Option<JoinHandle<()>>);
 
 impl Drop for Task {
@@ -182,7 +182,7 @@ impl Drop for Task {
         let Some(mut task) = self.0.take() else { return };
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return task.abort() };
         runtime.spawn(async move {
-            if tokio::time::timeout(FAREWELL, &mut task).await.is_err() {
+            if tokio::time::timeout(CLOSE_TIMEOUT, &mut task).await.is_err() {
                 task.abort();
             }
         });
@@ -196,8 +196,8 @@ pub(crate) struct Session {
     prepares: bool,
     /// Each statement has a transaction of its own that waits for the disk.
     raises: bool,
-    patience: Duration,
-    /// It is open still, and of no use: what is under way on it never ended.
+    timeout: Duration,
+    /// Still open, but unusable: a statement on it never ended.
     spent: AtomicBool,
     prepared: Mutex<HashMap<&'static str, Statement>>,
     task: Task,
@@ -208,24 +208,24 @@ impl Session {
         !self.client.is_closed() && !self.spent.load(Ordering::Relaxed)
     }
 
-    /// What a transaction that is made by hand has to begin with, if anything.
+    /// The statement a transaction written by hand has to begin with, if any.
     pub(crate) fn raise(&self) -> Option<&'static str> {
         self.raises.then_some(RAISE)
     }
 
-    /// Ends the connection in order: the server hears of it.
+    /// Closes the connection in order, so that the server frees it at once.
     pub(crate) async fn close(self) {
         let Self { client, mut task, .. } = self;
         drop(client);
-        // Taken out: a task that has ended must not be waited for again.
+        // Taken out, because a task that has ended must not be awaited again.
         if let Some(mut task) = task.0.take()
-            && tokio::time::timeout(FAREWELL, &mut task).await.is_err()
+            && tokio::time::timeout(CLOSE_TIMEOUT, &mut task).await.is_err()
         {
             task.abort();
         }
     }
 
-    /// Carries out one statement, in one trip, within a bound.
+    /// Executes one statement, in one round trip, with a timeout.
     pub(crate) async fn query(
         &self,
         sql: &Sql,
@@ -237,9 +237,9 @@ impl Session {
         self.bounded(self.send(sql, values)).await
     }
 
-    /// As [`query`](Self::query), in a transaction of its own that begins with `settings`, still in one trip. What else is to be had behind
-    /// a pooler, where a setting lasts as long as a transaction. Never prepared: that would be a trip before the statement,
-    /// and the transaction would have ended by then.
+    /// As [`query`](Self::query), in a transaction of its own that begins with `settings`, still in one round trip.
+    /// Behind a pooler there is no other way: a setting lasts as long as a transaction. Never prepared: that would be
+    /// a round trip before the statement, and the transaction would have ended by then.
     pub(crate) async fn query_under(
         &self,
         settings: &str,
@@ -248,7 +248,7 @@ impl Session {
     ) -> Result<Vec<Row>, PostgresError> {
         let begin = format!("BEGIN; {settings}");
         self.bounded(async {
-            // Each is sent when it is first asked for, so they travel together and in this order.
+            // Each is sent when it is first polled, so they are sent together and in this order.
             let (begun, rows, ended) = tokio::join!(
                 biased;
                 self.client.batch_execute(&begin),
@@ -263,7 +263,7 @@ impl Session {
         .await
     }
 
-    /// Carries out statements as they are written, within a bound.
+    /// Executes a text of statements, with a timeout.
     pub(crate) async fn batch(&self, text: &str) -> Result<(), PostgresError> {
         self.bounded(async { Ok(self.client.batch_execute(text).await?) }).await
     }
@@ -273,10 +273,11 @@ impl Session {
         work: impl Future<Output = Result<T, PostgresError>>,
     ) -> Result<T, PostgresError> {
         let late = |_| {
-            let message = format!("PostgreSQL did not answer within {:?}; look at its load", self.patience);
+            let message =
+                format!("PostgreSQL did not answer within {:?}; check its load and locks", self.timeout);
             PostgresError::TimedOut(message)
         };
-        let sent = tokio::time::timeout(self.patience, work).await;
+        let sent = tokio::time::timeout(self.timeout, work).await;
         let answered = sent.map_err(late).and_then(|answered| answered);
         if answered.as_ref().is_err_and(PostgresError::loses_connection) {
             self.spent.store(true, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Batches as PostgreSQL carries them out.
+//! How PostgreSQL executes batches.
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,17 +16,17 @@ use crate::intent::state::{Change, State, StepAnswer, step};
 use crate::store::coalesce::{Executor, Failure};
 use crate::store::command::{Ask, Finishing};
 use crate::store::encoding::{decision_text, effect_code, number, recipe_code, state_code, state_of};
-use crate::store::locked_elsewhere::held;
+use crate::store::locked_elsewhere::in_flight;
 use crate::store::record::{on_claim, on_decide};
 use crate::store::{Claim, Claimed, Decide, Decided, Fate, Finished, Renewed, Ticket};
 
-/// Names of operations that are known to be in their table.
+/// Names of operations that are cached as present in their table.
 const OPERATIONS_MAX: usize = 10_000;
-/// Larger outcomes are fetched one by one: a batch of replays has to fit into memory.
+/// Larger outcomes are read one by one: a batch of replays has to fit into memory.
 const OUTCOME_BYTES_MAX: i32 = 64 << 10;
-/// How often a claim finds its key held by a transaction before it is told so. Another batch holds one for a
-/// commit's length, a user's transaction as long as the user likes; about 20 ms tell them apart.
-const HELD_TRIES_MAX: u32 = 5;
+/// Tries after which a claim whose key is locked by another transaction is answered "in flight". Another batch has the
+/// lock for one commit, a user's transaction for any length of time; about 20 ms distinguish the two.
+const LOCKED_TRIES_MAX: u32 = 5;
 
 /// The statements, so that a test can plant a bug in one.
 #[derive(Clone, Copy)]
@@ -65,15 +65,15 @@ impl Batches {
         self.operations.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sees to it that all names are in their table, before the claims need them.
-    async fn name_operations(
+    /// Inserts missing names of operations, before the claims need them.
+    async fn insert_operations(
         &self,
         session: &Session,
         asks: &[Ask<Claim, Claimed>],
     ) -> Result<(), PostgresError> {
         let missing: BTreeSet<&str> = {
             let mut known = self.operations();
-            // Whoever comes back without an answer may have been told of a name that is not there any more.
+            // A request that is retried may have met a cached name that is not in the table any more.
             for ask in asks.iter().filter(|ask| ask.tries > 1) {
                 known.remove(ask.request.intent.operation().as_str());
             }
@@ -118,7 +118,7 @@ impl Batches {
                 )
                 .await?
         };
-        // The statement has committed: what goes wrong from here on is about one claim.
+        // The statement has committed: an error from here on concerns one claim.
         let mut broken: Option<Failure> = None;
         for row in &rows {
             let (part, flag): (i32, bool) = (column(row, "part")?, column(row, "flag")?);
@@ -127,11 +127,11 @@ impl Batches {
                 (0, Some(failure)) if flag => Err(failure.clone()),
                 (0, None) if flag => {
                     let fetched = fetched(session, &ask.request).await;
-                    fetched.map_err(|trouble| trouble.failure_with(Fate::NotApplied))
+                    fetched.map_err(|error| error.failure_with(Fate::NotApplied))
                 }
-                // What is written is its owner's, whatever cannot be read of it. Only that part writes.
-                _ => answered(ask, part, row).map_err(|trouble| {
-                    trouble.failure_with(if part == 1 { Fate::Applied } else { Fate::NotApplied })
+                // Only part 1 writes: its claim was granted, even if its row cannot be read.
+                _ => answered(ask, part, row).map_err(|error| {
+                    error.failure_with(if part == 1 { Fate::Applied } else { Fate::NotApplied })
                 }),
             };
             broken = answer.as_ref().err().filter(|failure| failure.lost).cloned().or(broken);
@@ -166,7 +166,7 @@ impl Batches {
         };
         let mut answers: Vec<Option<i32>> = vec![None; asks.len()];
         for row in &rows {
-            let at = place(asks, column(row, "id")?, |finishing| &finishing.ticket.id);
+            let at = index_of(asks, column(row, "id")?, |finishing| &finishing.ticket.id);
             let answer: i32 = column(row, "answer")?;
             if let Some(known) = at.and_then(|at| answers.get_mut(at)) {
                 *known = Some(known.map_or(answer, |known| known.min(answer)));
@@ -210,21 +210,21 @@ impl Batches {
             ask.answer = Some(Ok(Renewed::Stale));
         }
         for row in &rows {
-            let at = place(asks, column(row, "id")?, |(ticket, _)| &ticket.id);
+            let at = index_of(asks, column(row, "id")?, |(ticket, _)| &ticket.id);
             let Some(ask) = at.and_then(|at| asks.get_mut(at)) else { continue };
             ask.answer = match column(row, "again")? {
                 true => None,
                 false => Some(
                     time(row, "lease_until")
                         .map(Renewed::Until)
-                        .map_err(|trouble| trouble.failure_with(Fate::Applied).error()),
+                        .map_err(|error| error.failure_with(Fate::Applied).error()),
                 ),
             };
         }
         Ok(())
     }
 
-    /// Reads, decides by the code all stores share, and writes if the record is still the one that was read.
+    /// Reads, decides by the code all stores share, and writes if the record has not changed since.
     async fn decide(
         &self,
         session: &Session,
@@ -236,10 +236,10 @@ impl Batches {
             let rows = session.query(&RECORD, &[&id]).await?;
             rows.first().map(|row| Ok((row::full_record(row)?, time(row, "now")?))).transpose()
         };
-        let read = read.await.map_err(|trouble: PostgresError| trouble.failure_with(Fate::NotApplied))?;
+        let read = read.await.map_err(|error: PostgresError| error.failure_with(Fate::NotApplied))?;
         let Some((mut record, now)) = read else { return Ok(Some(Decided::Stale)) };
         let read = record.head;
-        // The epoch it gets is the server's to give.
+        // The server assigns the epoch.
         let step = on_decide(step, &mut record, decide, Epoch(0), now);
         let Change::Put(head) = step.change else {
             return Ok(Some(match step.answer {
@@ -265,59 +265,59 @@ impl Batches {
                 ],
             )
             .await
-            .map_err(|trouble| trouble.failure())?;
+            .map_err(|error| error.failure())?;
         let answer = rows.first().map_or(Ok(0), |row| column::<i32>(row, "answer"));
-        let answer = answer.map_err(|trouble| trouble.failure())?;
+        let answer = answer.map_err(|error| error.failure())?;
         Ok((answer == 1).then_some(Decided::Recorded))
     }
 }
 
 impl Executor for Batches {
-    type Lane = Session;
+    type Connection = Session;
 
     const CLAIMS_MAY_REPEAT: bool = true;
 
     async fn connect(&self) -> Result<Session, Failure> {
         match self.connections.session().await {
             Ok((session, _)) => Ok(session),
-            Err(trouble) => Err(trouble.failure_with(Fate::NotApplied)),
+            Err(error) => Err(error.failure_with(Fate::NotApplied)),
         }
     }
 
-    fn is_open(&self, lane: &Session) -> bool {
-        lane.is_open()
+    fn is_open(&self, session: &Session) -> bool {
+        session.is_open()
     }
 
-    async fn claims(&self, lane: &mut Session, asks: &mut [Ask<Claim, Claimed>]) -> Result<(), Failure> {
-        let named = self.name_operations(lane, asks).await;
-        named.map_err(|trouble| trouble.failure_with(Fate::NotApplied))?;
-        self.claim(lane, asks).await.map_err(|trouble| trouble.failure())
+    async fn claims(&self, session: &mut Session, asks: &mut [Ask<Claim, Claimed>]) -> Result<(), Failure> {
+        let inserted = self.insert_operations(session, asks).await;
+        inserted.map_err(|error| error.failure_with(Fate::NotApplied))?;
+        self.claim(session, asks).await.map_err(|error| error.failure())
     }
 
     async fn finishes(
         &self,
-        lane: &mut Session,
+        session: &mut Session,
         asks: &mut [Ask<Finishing, Finished>],
     ) -> Result<(), Failure> {
-        self.finish(lane, asks).await.map_err(|trouble| trouble.failure())
+        self.finish(session, asks).await.map_err(|error| error.failure())
     }
 
     async fn renews(
         &self,
-        lane: &mut Session,
+        session: &mut Session,
         asks: &mut [Ask<(Ticket, u64), Renewed>],
     ) -> Result<(), Failure> {
-        self.renew(lane, asks).await.map_err(|trouble| trouble.failure())
+        self.renew(session, asks).await.map_err(|error| error.failure())
     }
 
     async fn decides(
         &self,
-        lane: &mut Session,
+        session: &mut Session,
         asks: &mut [Ask<(IntentId, Decide), Decided>],
     ) -> Result<(), Failure> {
         for ask in asks {
             let (id, decide) = &ask.request;
-            ask.answer = self.decide(lane, id, decide).await?.map(Ok);
+            ask.answer = self.decide(session, id, decide).await?.map(Ok);
         }
         Ok(())
     }
@@ -337,13 +337,13 @@ fn small(code: i64) -> i16 {
     i16::try_from(code).unwrap_or(i16::MAX)
 }
 
-/// Where the id is in a batch, which is sorted: the first of it.
-fn place<Q, A>(asks: &[Ask<Q, A>], id: &[u8], of: impl Fn(&Q) -> &IntentId) -> Option<usize> {
+/// The index of the first request with this id in a batch, which is sorted.
+fn index_of<Q, A>(asks: &[Ask<Q, A>], id: &[u8], of: impl Fn(&Q) -> &IntentId) -> Option<usize> {
     let at = asks.partition_point(|ask| &of(&ask.request).as_bytes()[..] < id);
     (asks.get(at).is_some_and(|ask| of(&ask.request).as_bytes() == id)).then_some(at)
 }
 
-/// Which claim a row is about: by its number, or by the id of the first one.
+/// The claim a row is about: by its number, or by its id, which means the first claim of that id.
 fn asked<'a>(
     asks: &'a mut [Ask<Claim, Claimed>],
     row: &Row,
@@ -360,7 +360,7 @@ fn asked<'a>(
     Ok(at.and_then(|at| asks.get_mut(at)))
 }
 
-/// What a claim is told by a row of the statement's. `None`: it is asked again.
+/// The answer to a claim, from a row of the statement. `None`: it is retried.
 fn answered(ask: &Ask<Claim, Claimed>, part: i32, row: &Row) -> Result<Option<Claimed>, PostgresError> {
     let claim = &ask.request;
     Ok(match part {
@@ -373,19 +373,19 @@ fn answered(ask: &Ask<Claim, Claimed>, part: i32, row: &Row) -> Result<Option<Cl
             lease_until: time(row, "lease_until")?,
             other_recipe: column(row, "flag")?,
         })),
-        _ if ask.tries >= HELD_TRIES_MAX => Some(held(claim, time(row, "now")?)),
+        _ if ask.tries >= LOCKED_TRIES_MAX => Some(in_flight(claim, time(row, "now")?)),
         _ => None,
     })
 }
 
-/// The same where the outcome is too large to come along. It may have changed meanwhile: decided on what is there
-/// now.
+/// The same where the outcome is too large for the batch: reads the record alone and decides on its present state,
+/// which may have changed meanwhile.
 async fn fetched(session: &Session, claim: &Claim) -> Result<Option<Claimed>, PostgresError> {
     let rows = session.query(&RECORD, &[&&claim.intent.id().as_bytes()[..]]).await?;
     rows.first().map_or(Ok(None), |row| decided(claim, row))
 }
 
-/// What a claim is told that ran into this row. `None` when it may be taken over after all: asked again.
+/// The answer to a claim that found this row. `None` when it may be taken over after all: it is retried.
 fn decided(claim: &Claim, row: &Row) -> Result<Option<Claimed>, PostgresError> {
     let now = time(row, "now")?;
     let record = row::record(row, claim.intent.clone())?;

@@ -1,16 +1,16 @@
 //! PostgreSQL: the shared store.
 //!
 //! ```text
-//!  callers ──▶ queue ──▶ lanes: a few connections ──▶ one statement over arrays, one commit ──▶ answers
+//!  callers ──▶ queue ──▶ a few connections ──▶ one statement over arrays, one commit ──▶ answers
 //!     │
 //!     └──────▶ readers (get, now; list, sweep): two connections, never behind a batch
 //! ```
 //!
-//! - **Durable before acknowledged**: what decides that (`fsync`, `synchronous_commit`) is asked when the store is
-//!   opened; see [`PostgresStore::settings`].
+//! - **Durable before acknowledged**: the settings that decide that (`fsync`, `synchronous_commit`) are checked when
+//!   the store is opened; see [`PostgresStore::settings`].
 //! - **The clock** is the server's `clock_timestamp()`.
 //! - **A lost answer** is [in doubt](super::Fate::InDoubt), and settled by asking again with the same owner.
-//! - **No stranger waits** behind a row or a key that somebody's open transaction holds.
+//! - **No waiting for unrelated locks**: a row or key locked by an open transaction blocks no other request of a batch.
 //! - **A replay writes nothing**, not even a transaction id.
 //!
 //! # The URL
@@ -23,7 +23,7 @@
 //! | `lanes` | 4 | connections that carry claims and outcomes, 1 to 64 |
 //! | `connect_timeout` | `5s` | longest wait for a connection |
 //! | `statement_timeout` | `10s` | longest statement |
-//! | `prepared` | found out | `false` behind a pooler in transaction mode; `pgbouncer=true` means the same |
+//! | `prepared` | detected | `false` behind a pooler in transaction mode; `pgbouncer=true` means the same |
 //! | `sslmode` | `prefer` | `disable`, `prefer`, `require`, `verify-full` (feature `postgres-tls`) |
 //! | `sslrootcert` | the system's | a file of PEM certificates |
 //!
@@ -31,10 +31,9 @@
 //! `keepalives_idle`, `keepalives_interval`, `keepalives_retries`, `channel_binding`, `hostaddr` and
 //! `load_balance_hosts`.
 //!
-//! # Looking inside
+//! # Inspecting the data
 //!
-//! `psql -c "SELECT * FROM semel_intents WHERE state = 'uncertain'"`. The tables are described where they are made:
-//! [`SQL`].
+//! `psql -c "SELECT * FROM semel_intents WHERE state = 'uncertain'"`. The tables are described in [`SQL`].
 
 use std::fmt;
 use std::sync::Arc;
@@ -75,7 +74,7 @@ pub use options::PostgresOptions;
 pub use probe::{PostgresLineage, PostgresSettings};
 pub use schema::SQL;
 
-/// Remembers in a PostgreSQL database. Cheap to clone; its connections are closed with the last clone.
+/// A store in a PostgreSQL database. Cheap to clone; its connections are closed with the last clone.
 ///
 /// ```no_run
 /// # async fn run() -> Result<(), semel::store::StoreError> {
@@ -97,7 +96,7 @@ struct Inner {
     settings: PostgresSettings,
     lineage: PostgresLineage,
     coalescer: Coalescer,
-    // Two, so that looking up one record never waits for somebody's walk through millions.
+    // Two, so that a `get` never waits for a `list` over millions of records.
     gets: Reader,
     lists: Reader,
     connections: Arc<Connections>,
@@ -105,26 +104,26 @@ struct Inner {
 }
 
 impl PostgresStore {
-    /// Opens the database a URL names, and makes the tables if they are not there.
+    /// Opens the database a URL names, and creates the tables if they do not exist.
     ///
     /// The store's connections live on the runtime it was opened on.
     pub async fn open(url: &str) -> Result<Self, StoreError> {
         Self::options(url)?.open().await
     }
 
-    /// Opens with other bounds than the usual ones.
+    /// Parses a URL into options, to open with other bounds than the defaults.
     pub fn options(url: &str) -> Result<PostgresOptions, StoreError> {
         PostgresOptions::from_url(url)
     }
 
     async fn open_with(options: PostgresOptions) -> Result<Self, StoreError> {
         let (bounds, create) = (options.bounds, options.create);
-        let connections = Connections::new(options).map_err(|trouble| trouble.not_applied())?;
+        let connections = Connections::new(options).map_err(|error| error.not_applied())?;
         let connections = Arc::new(connections);
         let opened = async {
             let (session, probe) = connections.session().await?;
             if create {
-                schema::bring_up(&session.client).await?;
+                schema::create_or_upgrade(&session.client).await?;
             } else {
                 schema::expect(&session.client).await?;
             }
@@ -132,7 +131,7 @@ impl PostgresStore {
             Ok((probe.settings(session.path), lineage, session))
         };
         let (settings, lineage, session) =
-            opened.await.map_err(|trouble: error::PostgresError| trouble.not_applied())?;
+            opened.await.map_err(|error: error::PostgresError| error.not_applied())?;
         for warning in &settings.warnings {
             tracing::warn!(target: "semel", "PostgreSQL: {warning}");
         }
@@ -150,17 +149,18 @@ impl PostgresStore {
         })
     }
 
-    /// What the server said of itself when the store was opened, and what an operator should know of it.
+    /// The server's settings when the store was opened, with warnings for the operator.
     pub fn settings(&self) -> &PostgresSettings {
         &self.inner.settings
     }
 
-    /// Which tables these are, on which server, as it was when the store was opened.
+    /// The identity of the tables and their server when the store was opened.
     pub fn lineage(&self) -> &PostgresLineage {
         &self.inner.lineage
     }
 
-    /// Answers what was asked before, takes nothing more (also from clones), and closes the connections.
+    /// Drains and closes: answers what was asked before, accepts nothing more (also from clones), and closes the
+    /// connections.
     pub async fn close(&self) {
         self.inner.closed.store(true, std::sync::atomic::Ordering::SeqCst);
         self.inner.coalescer.close().await;
@@ -188,7 +188,7 @@ impl Store for PostgresStore {
 
     async fn now(&self) -> Result<StoreTime, StoreError> {
         self.check_open()?;
-        self.inner.gets.now().await.map_err(|trouble| trouble.not_applied())
+        self.inner.gets.now().await.map_err(|error| error.not_applied())
     }
 
     async fn claim(&self, mut claim: Claim) -> Result<Claimed, StoreError> {
@@ -213,13 +213,13 @@ impl Store for PostgresStore {
 
     async fn get(&self, id: IntentId) -> Result<Option<Record>, StoreError> {
         self.check_open()?;
-        self.inner.gets.get(&id).await.map_err(|trouble| trouble.not_applied())
+        self.inner.gets.get(&id).await.map_err(|error| error.not_applied())
     }
 
     async fn list(&self, filter: Filter) -> Result<Page, StoreError> {
         self.check_open()?;
         reader::check_cursor(&filter)?;
-        self.inner.lists.list(&filter).await.map_err(|trouble| trouble.not_applied())
+        self.inner.lists.list(&filter).await.map_err(|error| error.not_applied())
     }
 
     async fn decide(&self, id: IntentId, mut decide: Decide) -> Result<Decided, StoreError> {
@@ -230,13 +230,13 @@ impl Store for PostgresStore {
 
     async fn sweep(&self, limit: usize) -> Result<usize, StoreError> {
         self.check_open()?;
-        self.inner.lists.sweep(limit).await.map_err(|trouble| trouble.explain())
+        self.inner.lists.sweep(limit).await.map_err(|error| error.explain())
     }
 
-    /// As it is now: after a promotion behind the same name it is another one.
+    /// Read anew: after a promotion behind the same name it is another one.
     async fn lineage(&self) -> Result<Option<store::Lineage>, StoreError> {
         self.check_open()?;
-        let lineage = self.inner.gets.lineage().await.map_err(|trouble| trouble.not_applied())?;
+        let lineage = self.inner.gets.lineage().await.map_err(|error| error.not_applied())?;
         Ok(Some(lineage.digest()))
     }
 }
@@ -249,11 +249,11 @@ pub(super) async fn migrate_url(url: &str) -> Result<Migrated, StoreError> {
     let connections = Connections::new(PostgresOptions::from_url(url)?);
     let migrated = async {
         let (session, _) = connections?.session().await?;
-        let before = schema::bring_up(&session.client).await?;
+        let before = schema::create_or_upgrade(&session.client).await?;
         session.close().await;
         Ok(Migrated { before, now: schema::VERSION })
     };
-    migrated.await.map_err(|trouble: error::PostgresError| trouble.not_applied())
+    migrated.await.map_err(|error: error::PostgresError| error.not_applied())
 }
 
 pub(super) async fn new_lineage(url: &str) -> Result<super::Lineage, StoreError> {
@@ -267,6 +267,6 @@ pub(super) async fn new_lineage(url: &str) -> Result<super::Lineage, StoreError>
         session.close().await;
         Ok(lineage.digest())
     };
-    // Asking for another new one once more does no harm.
-    made.await.map_err(|trouble: error::PostgresError| trouble.not_applied())
+    // Reported as not applied: another new lineage does no harm.
+    made.await.map_err(|error: error::PostgresError| error.not_applied())
 }

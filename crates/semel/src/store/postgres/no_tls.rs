@@ -34,7 +34,7 @@ impl Connector {
     ) -> Result<(Client, JoinHandle<()>), tokio_postgres::Error> {
         let (client, connection) = config.connect(NoTls).await?;
         let task = tokio::spawn(async move {
-            // Its end is noticed by the next one to send something.
+            // The next statement on it notices when the connection has ended.
             let _ = connection.await;
         });
         Ok((client, task))

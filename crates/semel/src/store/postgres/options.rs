@@ -1,4 +1,4 @@
-//! How a store is opened, and what its URL may say.
+//! Options of a PostgreSQL store, and how they are written in its URL.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -11,23 +11,22 @@ use super::PostgresStore;
 use crate::store::coalesce::Bounds;
 use crate::store::{ErrorKind, Fate, StoreError};
 
-/// Connections that carry batches, unless told otherwise.
-const LANES: usize = 4;
-/// Most lanes.
-const LANES_MAX: usize = 64;
-/// Longest time-out.
+/// Connections that carry batches, by default and at most.
+const CONNECTIONS: usize = 4;
+const CONNECTIONS_MAX: usize = 64;
+/// Longest timeout.
 const TIMEOUT_MAX: Duration = Duration::from_secs(600);
 
-/// What is asked of TLS.
+/// How TLS is used.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Tls {
-    /// Plain.
+    /// Never encrypted.
     Disable,
-    /// Encrypted if the server can and this build too.
+    /// Encrypted if both the server and this build support it.
     Prefer,
-    /// Encrypted. The server's certificate is looked at only where `sslrootcert` says by what.
+    /// Encrypted. The server's certificate is verified only if `sslrootcert` is given.
     Require,
-    /// Encrypted, with a certificate for the host's name by an authority we trust.
+    /// Encrypted, with a certificate for the host's name from a trusted authority.
     VerifyFull,
 }
 
@@ -36,8 +35,8 @@ pub(super) enum Tls {
 /// ```
 /// use semel::store::postgres::PostgresStore;
 ///
-/// let options = PostgresStore::options("postgres://semel@db/payments?schema=semel&lanes=2")?.lanes(3);
-/// // What is not known is refused, and a password is never shown.
+/// let options = PostgresStore::options("postgres://semel@db/payments?schema=semel&lanes=2")?.connections(3);
+/// // Unknown options are refused, and a password is never shown.
 /// assert!(PostgresStore::options("postgres://semel@db/payments?lane=2").is_err());
 /// # Ok::<(), semel::store::StoreError>(())
 /// ```
@@ -56,7 +55,7 @@ pub struct PostgresOptions {
 }
 
 impl PostgresOptions {
-    /// Reads a URL. See [the module](super) for what it may say.
+    /// Parses a URL. See [the module](super) for its options.
     pub(crate) fn from_url(url: &str) -> Result<Self, StoreError> {
         let (address, query) = url.split_once('?').unwrap_or((url, ""));
         let config: Config = address.parse().map_err(|error: tokio_postgres::Error| {
@@ -66,7 +65,7 @@ impl PostgresOptions {
             config,
             create: true,
             bounds: Bounds {
-                lanes: LANES,
+                connections: CONNECTIONS,
                 batch_max: 256,
                 queue_max: 1_024,
                 queue_wait: Duration::from_secs(1),
@@ -107,7 +106,7 @@ impl PostgresOptions {
         self.connect_timeout
     }
 
-    /// What is the driver's business is left to it; it refuses what it does not know.
+    /// Passes the remaining options to the driver, which refuses unknown ones.
     fn take_rest(&mut self, address: &str, rest: &str) -> Result<(), StoreError> {
         let parsed: Result<Config, _> = format!("{address}{rest}").parse();
         let config = parsed.map_err(|error: tokio_postgres::Error| {
@@ -119,13 +118,13 @@ impl PostgresOptions {
         Ok(())
     }
 
-    /// Takes an option of ours; `false` when it is not.
+    /// Sets one of our options; `false` if it is not ours.
     fn set(&mut self, name: &str, value: &str) -> Result<bool, StoreError> {
         let bad = |what: &str| wrong(format!("?{name}={value}: {what}"));
         match name {
             "lanes" => {
-                let lanes = value.parse().ok().filter(|lanes| (1..=LANES_MAX).contains(lanes));
-                self.bounds.lanes = lanes.ok_or_else(|| bad("a number from 1 to 64 is needed"))?;
+                let count = value.parse().ok().filter(|count| (1..=CONNECTIONS_MAX).contains(count));
+                self.bounds.connections = count.ok_or_else(|| bad("write a number from 1 to 64"))?;
             }
             "connect_timeout" => self.connect_timeout = duration(value).ok_or_else(|| bad(DURATION))?,
             "statement_timeout" => self.statement_timeout = duration(value).ok_or_else(|| bad(DURATION))?,
@@ -136,15 +135,15 @@ impl PostgresOptions {
                 }
                 self.schema = Some(value.to_owned());
             }
-            "prepared" => self.prepared = Some(yes_or_no(value).ok_or_else(|| bad("true or false"))?),
-            "pgbouncer" => self.prepared = Some(!yes_or_no(value).ok_or_else(|| bad("true or false"))?),
+            "prepared" => self.prepared = Some(yes_or_no(value).ok_or_else(|| bad("write true or false"))?),
+            "pgbouncer" => self.prepared = Some(!yes_or_no(value).ok_or_else(|| bad("write true or false"))?),
             "sslmode" => {
                 self.tls = match value {
                     "disable" => Tls::Disable,
                     "prefer" => Tls::Prefer,
                     "require" => Tls::Require,
                     "verify-full" => Tls::VerifyFull,
-                    _ => return Err(bad("disable, prefer, require or verify-full")),
+                    _ => return Err(bad("write disable, prefer, require or verify-full")),
                 }
             }
             "sslrootcert" => self.root_cert = Some(value.into()),
@@ -154,16 +153,16 @@ impl PostgresOptions {
         Ok(true)
     }
 
-    /// Whether tables that are not there are made. Yes unless told otherwise.
+    /// Whether missing tables are created. Default: yes.
     pub fn create(mut self, create: bool) -> Self {
         self.create = create;
         self
     }
 
-    /// Connections that carry batches of claims and outcomes, 1 to 64. More than a few make batches smaller,
-    /// not the store faster. Besides them up to two connections read.
-    pub fn lanes(mut self, lanes: usize) -> Self {
-        self.bounds.lanes = lanes.clamp(1, LANES_MAX);
+    /// Connections that carry batches of claims and outcomes, 1 to 64; in the URL `lanes`. Default: 4. More than a
+    /// few make batches smaller, not the store faster. Up to two more connections are opened for reads and sweeps.
+    pub fn connections(mut self, connections: usize) -> Self {
+        self.bounds.connections = connections.clamp(1, CONNECTIONS_MAX);
         self
     }
 
@@ -173,20 +172,20 @@ impl PostgresOptions {
         self
     }
 
-    /// Most requests that wait for a lane. Beyond that callers wait up to a second, and are then refused as
+    /// Most requests that wait for a connection. Beyond that callers wait up to a second, and are then refused as
     /// [`Busy`](ErrorKind::Busy).
     pub fn queue_max(mut self, requests: usize) -> Self {
         self.bounds.queue_max = requests.max(1);
         self
     }
 
-    /// How long one statement may take before it is given up. Keep leases much longer than this.
+    /// Timeout of one statement. Keep leases much longer than this.
     pub fn statement_timeout(mut self, timeout: Duration) -> Self {
         self.statement_timeout = timeout.clamp(Duration::from_millis(1), TIMEOUT_MAX);
         self
     }
 
-    /// Plants a bug in the statements of claims, outcomes and renewals. Tests see whether it is noticed.
+    /// Changes the statements of claims, outcomes and renewals: planted bugs, for tests.
     #[doc(hidden)]
     pub fn edit_sql(mut self, edit: fn(&str) -> String) -> Self {
         self.edit = Some(edit);
@@ -210,7 +209,7 @@ impl fmt::Debug for PostgresOptions {
     }
 }
 
-const DURATION: &str = "a time such as 500ms or 5s is needed, up to 600s";
+const DURATION: &str = "write a duration such as 500ms or 5s, at most 600s";
 
 const KNOWN: &str = "known are lanes, schema, connect_timeout, statement_timeout, prepared, sslmode, \
     sslrootcert, application_name, target_session_attrs, tcp_user_timeout, keepalives, keepalives_idle, \
@@ -255,7 +254,6 @@ fn in_words(error: &tokio_postgres::Error) -> String {
     error.source().map_or_else(|| error.to_string(), ToString::to_string)
 }
 
-/// A URL that may be shown.
 fn without_password(address: &str) -> String {
     match address.rsplit_once('@') {
         Some((_, host)) => format!("postgres://…@{host}"),
@@ -279,7 +277,7 @@ mod tests {
              &pgbouncer=true&sslmode=verify-full&sslrootcert=%2Fetc%2Fca.pem&target_session_attrs=read-write",
         )
         .unwrap();
-        assert_eq!(options.bounds.lanes, 7);
+        assert_eq!(options.bounds.connections, 7);
         assert_eq!(options.schema.as_deref(), Some("semel"));
         assert_eq!(options.connect_timeout, Duration::from_millis(250));
         assert_eq!(options.statement_timeout, Duration::from_secs(3));

@@ -1,4 +1,4 @@
-//! What is asked of a server before it is believed.
+//! Checks the server's settings and lineage.
 
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
@@ -8,7 +8,7 @@ use super::error::PostgresError;
 use super::schema::one;
 use crate::store;
 
-/// The oldest server our statements are for: `gen_random_uuid` and ranges of `ctid`.
+/// The oldest supported server: the statements need `gen_random_uuid` and ranges of `ctid`.
 const VERSION_MIN: u32 = 130_000;
 
 const ASK: &str = "SELECT current_setting('semel.direct', true), pg_is_in_recovery(), \
@@ -17,7 +17,6 @@ const ASK: &str = "SELECT current_setting('semel.direct', true), pg_is_in_recove
     current_setting('default_transaction_isolation'), current_schema(), \
     current_setting('server_version_num'), current_setting('server_version')";
 
-/// A server's answers.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Probe {
     pub(super) settings_arrived: bool,
@@ -69,7 +68,10 @@ impl Probe {
             warnings.push("synchronous_commit is off; semel sets it to on for its own transactions".into());
         }
         if self.version_number < VERSION_MIN {
-            warnings.push(format!("PostgreSQL {} is older than 13, which semel is made for", self.version));
+            warnings.push(format!(
+                "PostgreSQL {} is older than 13, the oldest version semel supports; upgrade it",
+                self.version
+            ));
         }
         PostgresSettings {
             version: self.version.clone(),
@@ -81,24 +83,23 @@ impl Probe {
     }
 }
 
-/// What the server said of itself when the store was opened.
+/// The server's settings when the store was opened.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct PostgresSettings {
     /// The server's version.
     pub version: String,
-    /// Whether what it acknowledges survives a crash of its machine.
+    /// Whether acknowledged writes survive a crash of its machine.
     pub durable: bool,
-    /// Whether a pooler sits in between that hands every transaction to another session.
+    /// Whether there is a pooler in transaction mode in between.
     pub pooled: bool,
-    /// `synchronous_commit` as the server had it.
+    /// `synchronous_commit` as configured on the server.
     pub synchronous_commit: String,
-    /// What an operator should know, a sentence each.
+    /// Warnings for the operator, a sentence each.
     pub warnings: Vec<String>,
 }
 
-/// Nothing where this user may not ask. Any other error is one: what was not heard now must not look like another
-/// lineage.
+/// Empty if this user may not read it. Any other error is returned: a failed read must not look like another lineage.
 async fn one_if_allowed(client: &Client, sql: &str) -> Result<Vec<Option<String>>, PostgresError> {
     match one(client, sql).await {
         Err(PostgresError::Postgres(error)) if error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) => {
@@ -108,14 +109,14 @@ async fn one_if_allowed(client: &Client, sql: &str) -> Result<Vec<Option<String>
     }
 }
 
-/// Which tables these are, on which server: what a cache or a cursor over them has to remember.
+/// The identity of the tables and their server: a cache or a cursor over them stores it.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct PostgresLineage {
-    /// Made with the tables, at random.
+    /// A random id, created with the tables.
     pub store: String,
-    /// The cluster's `system_identifier`; `None` where this user may not ask.
+    /// The cluster's `system_identifier`; `None` if this user may not read it.
     pub system: Option<String>,
-    /// The timeline: one higher after each promotion of a standby. `None` where this user may not ask.
+    /// The timeline: one higher after each promotion of a standby. `None` if this user may not read it.
     pub timeline: Option<u32>,
 }
 
@@ -124,7 +125,7 @@ impl PostgresLineage {
         let store = one(client, "SELECT store FROM semel_meta").await?;
         let text = |row: &[Option<String>]| row.first().cloned().flatten();
         let system = one_if_allowed(client, "SELECT system_identifier FROM pg_control_system()").await?;
-        // Not the last checkpoint's: right after a promotion that is still the old one.
+        // Not the last checkpoint's timeline: right after a promotion that is still the old one.
         let timeline = "SELECT substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)";
         let timeline = one_if_allowed(client, timeline).await?;
         Ok(Self {
@@ -134,7 +135,6 @@ impl PostgresLineage {
         })
     }
 
-    /// All of it in one.
     pub(super) fn digest(&self) -> store::Lineage {
         let system = self.system.as_deref().unwrap_or_default();
         let timeline = self.timeline.unwrap_or_default().to_be_bytes();

@@ -1,4 +1,4 @@
-//! A record as a row.
+//! Reads a record from a row.
 
 use bytes::Bytes;
 use tokio_postgres::Row;
@@ -51,7 +51,7 @@ fn head(row: &Row) -> Result<Head, PostgresError> {
     })
 }
 
-/// The record of an intent that is known already.
+/// The record of a known intent.
 pub(super) fn record(row: &Row, intent: Intent) -> Result<Record, PostgresError> {
     let attempts: i32 = column(row, "attempts")?;
     let outcome: Option<&[u8]> = column(row, "outcome")?;
@@ -68,7 +68,7 @@ pub(super) fn record(row: &Row, intent: Intent) -> Result<Record, PostgresError>
     })
 }
 
-/// The record of a row that names its intent.
+/// The record, from a row that has scope, operation and key.
 pub(super) fn full_record(row: &Row) -> Result<Record, PostgresError> {
     let wrong = |error: &dyn std::fmt::Display| unreadable(error.to_string());
     let scope = Scope::from_text(column(row, "scope")?).map_err(|error| wrong(&error))?;

@@ -1,8 +1,8 @@
--- What semel remembers, version 1. Everything below is one transaction.
--- Nothing names a schema: the tables are made in the first one of the search_path.
+-- semel's tables, version 1. Everything below is one transaction.
+-- No schema is named: the tables are created in the first one of the search_path.
 -- Times are milliseconds since 1970 by the server's clock.
 
--- One row: what these tables are. A cache, a cursor or a backup that remembers another store id belongs to
+-- One row: the version and identity of these tables. A cache, a cursor or a backup with another store id belongs to
 -- other tables.
 CREATE TABLE semel_meta (
     only_row boolean     PRIMARY KEY DEFAULT true CHECK (only_row),
@@ -12,21 +12,21 @@ CREATE TABLE semel_meta (
 );
 INSERT INTO semel_meta (version) VALUES (1);
 
--- The epochs. They outlive the records, so that none ever comes twice. CACHE 1: a session that keeps a few
--- for later would give a later claim a lower one.
+-- The epochs. They outlive the records, so that none is ever used twice. CACHE 1: a session that reserves a few for
+-- later would give a later claim a lower epoch.
 CREATE SEQUENCE semel_epoch AS bigint CACHE 1;
 
--- Names of operations, once each instead of once per intent. Not unique on purpose: a transaction of the
--- application's that is the first to use a name would make everybody else who is first wait for its commit.
--- So a name may get two numbers when two are first at once; the lower one is used from then on.
+-- Names of operations, once each instead of once per intent. Not unique on purpose: with a unique index, an
+-- application's transaction that is the first to use a name would make all others that use it first wait for its
+-- commit. So a name may get two numbers when two transactions insert it at once; the lower one is used from then on.
 CREATE TABLE semel_operation (
     n    integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     name text    COLLATE "C" NOT NULL
 );
 CREATE INDEX semel_operation_name ON semel_operation (name, n);
 
--- Wide columns last, and those of eight bytes first: nothing is lost to padding. `id` decides who runs, so
--- this table is never partitioned: a unique key over partitions would need more columns than the id.
+-- Columns of eight bytes first, wide ones last: no bytes are lost to padding. `id` decides which claim runs, so this
+-- table is never partitioned: a unique key over partitions would need more columns than the id.
 CREATE TABLE semel_intent (
     seq         bigint   NOT NULL,             -- the epoch of the first claim: the order of the list
     epoch       bigint   NOT NULL,
@@ -47,30 +47,30 @@ CREATE TABLE semel_intent (
     decision    text,                          -- JSON: ruling, by, why, at
     outcome     bytea
 ) WITH (
-    -- Room on the page for a renewal, which then touches no index.
+    -- Room on the page for a renewal, which then changes no index.
     fillfactor = 90,
-    -- Every record leaves one old version behind, when it is finished. Cleaned up after a fiftieth of the
-    -- table instead of a fifth, and without pauses: a million records must not wait for 200,000 dead ones.
+    -- Every record leaves one dead version behind, when it is finished. Vacuumed after a fiftieth of the table
+    -- instead of a fifth, and without pauses: a table of a million records must not collect 200,000 dead ones first.
     autovacuum_vacuum_scale_factor = 0.02,
     autovacuum_vacuum_insert_scale_factor = 0.05,
     autovacuum_analyze_scale_factor = 0.05,
     autovacuum_vacuum_cost_delay = 0
 );
 
--- Outcomes are bodies that are compressed already or not worth it: the server does not try.
+-- Outcomes are already compressed or not worth it: the server does not try.
 ALTER TABLE semel_intent ALTER COLUMN outcome SET STORAGE EXTERNAL;
 
 -- The list, newest first.
 CREATE INDEX semel_intent_seq ON semel_intent (seq);
 
--- The few that are open, so that people find the uncertain ones among millions.
+-- The few open ones, so that people find the uncertain ones among millions.
 CREATE INDEX semel_intent_open ON semel_intent (seq) WHERE state < 2;
 
--- What the sweep takes next.
+-- What the sweep deletes next.
 CREATE INDEX semel_intent_expiry ON semel_intent (expires_at) WHERE expires_at IS NOT NULL;
 
--- For people with psql. The state is the one that holds now: an opaque claim whose lease ran out is
--- uncertain without anybody having written it down.
+-- For people with psql. The state is the one that holds now: an opaque claim whose lease has expired is uncertain,
+-- although that is stored nowhere.
 CREATE VIEW semel_intents AS
 SELECT
     encode(i.id, 'hex') AS id,

@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 use tokio_postgres::types::Type;
 
-/// A statement. Parameters have stated types, so that it can be sent whole in one trip.
+/// A statement. The types of its parameters are given, so that it can be sent in one round trip.
 pub(crate) struct Sql {
     pub(crate) text: &'static str,
     pub(crate) types: &'static [Type],
@@ -87,7 +87,7 @@ pub(crate) static LIST: LazyLock<Sql> = LazyLock::new(|| list(""));
 pub(crate) static LIST_OPEN: LazyLock<Sql> = LazyLock::new(|| list("AND i.state < 2"));
 
 fn list(open: &str) -> Sql {
-    // Made twice in a process's life.
+    // Leaks twice in a process: once per list statement.
     let text = include_str!("sql/list.sql").replace("{open}", open);
     Sql { text: Box::leak(text.into_boxed_str()), types: LIST_TYPES }
 }

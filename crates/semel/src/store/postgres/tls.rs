@@ -1,7 +1,7 @@
 //! TLS by rustls, with *ring*.
 //!
-//! `sslmode` means what it means to libpq, except that `verify-ca` is not there: a certificate for another
-//! host's name proves little.
+//! `sslmode` has libpq's meaning, except that there is no `verify-ca`: a certificate for another host's name proves
+//! little.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ impl Connector {
             .map_err(|error| refused(format!("TLS cannot be set up: {error}")))?;
         let config = match roots {
             Some(roots) => builder.with_root_certificates(roots).with_no_client_auth(),
-            // As with libpq: whoever asks for encryption alone gets encryption alone.
+            // As with libpq: these modes encrypt without verifying the certificate.
             None => builder
                 .dangerous()
                 .with_custom_certificate_verifier(Arc::new(Unverified(provider)))
@@ -50,7 +50,7 @@ impl Connector {
         self.0.is_some()
     }
 
-    /// The handshake, on a connection of another kind than the driver's.
+    /// The handshake, on a connection that the driver has not opened.
     pub(super) async fn secure(&self, host: &str, socket: TcpStream) -> Result<Box<dyn Duplex>, String> {
         let mut make = self.0.clone().ok_or("TLS is not set up")?;
         let tls = MakeTlsConnect::<TcpStream>::make_tls_connect(&mut make, host);
@@ -62,7 +62,7 @@ impl Connector {
         &self,
         config: &Config,
     ) -> Result<(Client, JoinHandle<()>), tokio_postgres::Error> {
-        // The end of a connection is noticed by the next one to send something.
+        // The next statement on it notices when the connection has ended.
         match &self.0 {
             Some(connector) => {
                 let (client, connection) = config.connect(connector.clone()).await?;
@@ -87,7 +87,7 @@ fn of_the_system() -> Result<RootCertStore, PostgresError> {
     tls_roots::of_the_system().map_err(|what| refused(format!("{what}; name one with ?sslrootcert=FILE")))
 }
 
-/// Takes any certificate. The signatures of the handshake are checked all the same.
+/// Accepts any certificate. The signatures of the handshake are verified all the same.
 #[derive(Debug)]
 struct Unverified(Arc<CryptoProvider>);
 

@@ -4,10 +4,13 @@ use super::envelope::misconfigured;
 use crate::intent::identity::IntentId;
 use crate::store::StoreError;
 
-pub(super) fn squeezed(_: &[u8]) -> Option<Vec<u8>> {
+pub(super) fn compress(_: &[u8]) -> Option<Vec<u8>> {
     None
 }
 
-pub(super) fn unsqueezed(id: &IntentId, _: &[u8], _: usize) -> Result<Vec<u8>, StoreError> {
-    Err(misconfigured(id, "it is compressed, and this build cannot; build with the feature `zstd`"))
+pub(super) fn decompress(id: &IntentId, _: &[u8], _: usize) -> Result<Vec<u8>, StoreError> {
+    Err(misconfigured(
+        id,
+        "it is compressed, and this build has no compression; build with the feature `zstd`",
+    ))
 }

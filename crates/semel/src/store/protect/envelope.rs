@@ -1,4 +1,4 @@
-//! From an outcome to what is stored of it, and back.
+//! The envelope: from an outcome to its stored form, and back.
 
 use bytes::{BufMut, Bytes, BytesMut};
 
@@ -10,7 +10,7 @@ use crate::store::memory::check_size;
 use crate::store::{ErrorKind, Fate, StoreError};
 
 const VERSION: u8 = 1;
-const SQUEEZED: u8 = 1;
+const COMPRESSED: u8 = 1;
 const SEALED: u8 = 2;
 
 /// How outcomes are protected. Cheap to clone.
@@ -18,18 +18,18 @@ const SEALED: u8 = 2;
 /// ```
 /// use semel::store::protect::Protection;
 ///
-/// // Reads what others have compressed, writes plainly.
+/// // Reads what others have compressed, writes plain outcomes.
 /// let protection = Protection::none();
 /// # let _ = protection;
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct Protection {
-    pub(super) squeeze_above: Option<usize>,
+    pub(super) compress_above: Option<usize>,
     pub(super) ring: Option<Ring>,
     refuse_plain: bool,
 }
 
-/// What a seal is bound to, beside its key.
+/// What a seal is bound to besides its key: the associated data.
 pub(super) struct Bound {
     id: IntentId,
     flags: u8,
@@ -37,7 +37,8 @@ pub(super) struct Bound {
 }
 
 impl Bound {
-    /// The bytes that are authenticated and not stored. The key's id ends them; all before it has a fixed length.
+    /// The bytes that are authenticated and not stored. The key's id comes last; everything before it has a fixed
+    /// length.
     pub(super) fn bytes(&self, key_id: &str) -> Vec<u8> {
         let mut bound = Vec::with_capacity(64 + key_id.len());
         bound.extend_from_slice(b"semel.protect");
@@ -50,55 +51,55 @@ impl Bound {
 }
 
 impl Protection {
-    /// Nothing is protected; what is protected already is read as far as this build and these keys can.
+    /// Writes plain outcomes. Protected ones are still read, as far as this build and its keys allow.
     pub fn none() -> Self {
         Self::default()
     }
 
-    /// Refuses outcomes that are not sealed. For stores whose older outcomes have all expired since sealing was
-    /// turned on, and that no transaction of your own writes outcomes to.
+    /// Refuses outcomes that are not sealed. For stores whose unsealed outcomes have all expired since sealing was
+    /// turned on, and to which your own transactions write no outcomes.
     pub fn refuse_plain(mut self) -> Self {
         self.refuse_plain = true;
         self
     }
 
-    /// What is stored of an intent's outcome.
+    /// The stored form of an intent's outcome.
     pub fn protect(&self, id: &IntentId, outcome: Outcome) -> Result<Outcome, StoreError> {
-        if self.squeeze_above.is_none() && self.ring.is_none() {
+        if self.compress_above.is_none() && self.ring.is_none() {
             return Ok(outcome);
         }
-        // Judged as the caller knows it: how well it can be compressed must not decide whether it is kept.
+        // The limit applies to the plain size: how well it compresses must not decide whether it is kept.
         check_size(Some(&outcome))?;
-        let long_enough = self.squeeze_above.is_some_and(|above| outcome.encoded_len() > above);
+        let long_enough = self.compress_above.is_some_and(|above| outcome.encoded_len() > above);
         if !long_enough && self.ring.is_none() {
             return Ok(outcome);
         }
         let code = outcome.code;
         let plain = outcome.encode();
-        let squeezed = if long_enough { compress::squeezed(&plain) } else { None };
-        let flags = if squeezed.is_some() { SQUEEZED } else { 0 };
+        let compressed = if long_enough { compress::compress(&plain) } else { None };
+        let flags = if compressed.is_some() { COMPRESSED } else { 0 };
         let mut envelope = BytesMut::new();
-        match (&self.ring, squeezed) {
-            (Some(ring), squeezed) => {
+        match (&self.ring, compressed) {
+            (Some(ring), compressed) => {
                 let bound = Bound { id: *id, flags: flags | SEALED, code };
                 envelope.put_slice(&[VERSION, flags | SEALED]);
-                ring.seal(&bound, squeezed.as_deref().unwrap_or(&plain), &mut envelope)?;
+                ring.seal(&bound, compressed.as_deref().unwrap_or(&plain), &mut envelope)?;
             }
-            (None, Some(squeezed)) => {
+            (None, Some(compressed)) => {
                 envelope.put_slice(&[VERSION, flags]);
-                envelope.put_slice(&squeezed);
+                envelope.put_slice(&compressed);
             }
             (None, None) => return Ok(outcome),
         }
         Ok(Outcome { code, headers: Headers::NONE, body: Body::Sealed(envelope.freeze()) })
     }
 
-    /// The outcome as it was, of what is stored under that intent.
+    /// The original outcome, from what is stored for that intent.
     pub fn reveal(&self, id: &IntentId, stored: Outcome) -> Result<Outcome, StoreError> {
         self.reveal_part(id, id, stored)
     }
 
-    /// The same of a part of an intent, which was protected under a name of its own.
+    /// The same for a part of an intent that was protected under an id of its own.
     pub(crate) fn reveal_part(
         &self,
         id: &IntentId,
@@ -109,10 +110,10 @@ impl Protection {
             return if self.refuse_plain { Err(plain_refused(id)) } else { Ok(stored) };
         };
         let [VERSION, flags, sealed @ ..] = &envelope[..] else {
-            return Err(corrupt(id, "its envelope is unknown; was it written by a newer semel?"));
+            return Err(corrupt(id, "its envelope has an unknown format; was it written by a newer semel?"));
         };
-        if flags & !(SQUEEZED | SEALED) != 0 || *flags == 0 {
-            return Err(corrupt(id, "its envelope is unknown; was it written by a newer semel?"));
+        if flags & !(COMPRESSED | SEALED) != 0 || *flags == 0 {
+            return Err(corrupt(id, "its envelope has an unknown format; was it written by a newer semel?"));
         }
         if self.refuse_plain && flags & SEALED == 0 {
             return Err(plain_refused(id));
@@ -125,19 +126,19 @@ impl Protection {
             opened = Ring::open(self.ring.as_ref(), id, &bound, sealed)?;
             &opened
         };
-        let plain = if flags & SQUEEZED == 0 {
+        let plain = if flags & COMPRESSED == 0 {
             Bytes::copy_from_slice(payload)
         } else {
-            compress::unsqueezed(id, payload, OUTCOME_BYTES_MAX)?.into()
+            compress::decompress(id, payload, OUTCOME_BYTES_MAX)?.into()
         };
         let outcome = Outcome::decode(plain).map_err(|error| corrupt(id, &error.to_string()))?;
         if outcome.code != stored.code || matches!(outcome.body, Body::Sealed(_)) {
-            return Err(corrupt(id, "what is inside is not what it says outside"));
+            return Err(corrupt(id, "its content does not match its envelope"));
         }
         Ok(outcome)
     }
 
-    /// As [`reveal`](Self::reveal), for whoever only looks: what cannot be opened stays sealed.
+    /// As [`reveal`](Self::reveal), for display: an outcome that cannot be opened stays sealed.
     pub(super) fn reveal_or_leave(&self, id: &IntentId, stored: Outcome) -> Outcome {
         match &stored.body {
             Body::Sealed(_) => self.reveal(id, stored.clone()).unwrap_or(stored),
@@ -147,13 +148,13 @@ impl Protection {
 }
 
 fn plain_refused(id: &IntentId) -> StoreError {
-    corrupt(id, "it is not sealed, and only sealed ones are taken here")
+    corrupt(id, "it is not sealed, and this store accepts only sealed outcomes")
 }
 
-/// Nothing was changed, and nothing may be concluded from what cannot be read.
+/// Nothing was changed, and nothing may be concluded from data that cannot be read.
 pub(super) fn corrupt(id: &IntentId, why: &str) -> StoreError {
     let message = format!(
-        "the outcome of intent {id} cannot be read: {why}. It is held as it is; look with `semel show {id}`"
+        "the outcome of intent {id} cannot be read: {why}. It is kept unchanged; inspect it with `semel show {id}`"
     );
     StoreError::new(ErrorKind::Corrupt, Fate::NotApplied, message)
 }

@@ -14,11 +14,11 @@ use crate::store::{
     Renewed, Store, StoreError, Ticket,
 };
 
-/// Any store, with its outcomes protected on their way in and out.
+/// Wraps any store and protects its outcomes on their way in and out.
 ///
 /// All laws of the store hold: what a claim decides does not depend on the outcome, and the outcome comes back byte for
-/// byte. One that cannot be opened makes `claim` and [`get`](Store::get) of a finished intent fail; lists and
-/// unfinished intents show it as [`Body::Sealed`](crate::Body::Sealed), so that an operator without keys can still look.
+/// byte. If it cannot be opened, `claim` and [`get`](Store::get) of a finished intent fail; lists and unfinished
+/// intents show it as [`Body::Sealed`](crate::Body::Sealed), so that an operator without keys can still inspect them.
 ///
 /// ```
 /// # #[cfg(feature = "seal")]
@@ -48,7 +48,7 @@ impl<S> Protected<S> {
         Self { store, protection }
     }
 
-    /// The store behind, as it is.
+    /// The wrapped store.
     pub fn inner(&self) -> &S {
         &self.store
     }
@@ -57,7 +57,7 @@ impl<S> Protected<S> {
         outcome.map(|outcome| self.protection.protect(id, outcome)).transpose()
     }
 
-    /// For whoever is going to replay it.
+    /// For a replay: an outcome that cannot be opened is an error.
     fn reveal(&self, mut record: Record) -> Result<Record, StoreError> {
         if let Some(stored) = record.outcome.take() {
             record.outcome = Some(self.protection.reveal(&record.intent.id(), stored)?);
@@ -65,7 +65,7 @@ impl<S> Protected<S> {
         Ok(record)
     }
 
-    /// For whoever only looks.
+    /// For display.
     fn show(&self, mut record: Record) -> Record {
         if let Some(stored) = record.outcome.take() {
             record.outcome = Some(self.protection.reveal_or_leave(&record.intent.id(), stored));
@@ -75,7 +75,7 @@ impl<S> Protected<S> {
 
     fn claimed(&self, claimed: Claimed) -> Result<Claimed, StoreError> {
         Ok(match claimed {
-            // What cannot be opened is an answer nobody can give. It is not "nothing was found".
+            // Fail closed: an outcome that cannot be opened is an error, not an absent record.
             Claimed::Replay(existing) => {
                 let record = self.reveal(Arc::unwrap_or_clone(existing.record))?;
                 Claimed::Replay(Existing { record: record.into(), ..existing })

@@ -11,14 +11,14 @@ use super::envelope::{Bound, Protection, corrupt, misconfigured};
 use crate::intent::identity::IntentId;
 use crate::store::{ErrorKind, Fate, StoreError};
 
-/// Longest name of a key, in bytes.
+/// Longest id of a key, in bytes.
 const KEY_ID_BYTES_MAX: usize = 64;
-/// Most keys that are accepted at once.
+/// Most keys in one list.
 const KEYS_MAX: usize = 64;
 const KEY_BYTES: usize = 32;
 const NONCE_BYTES: usize = 24;
 
-/// A key that is none, or a list of keys that cannot be read. Never shows key material.
+/// An invalid key, or a list of keys that cannot be parsed. Never shows key material.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SealKeyError {
@@ -28,18 +28,18 @@ pub enum SealKeyError {
     /// See [`Keys::parse`].
     #[error("line {line}: {why}")]
     Line {
-        /// Which.
+        /// The line's number, starting at 1.
         line: usize,
         /// What is wrong with it.
         why: &'static str,
     },
-    /// Two keys of one id: which one a stored outcome means could not be told.
+    /// Two keys have the same id: a stored outcome's id would be ambiguous.
     #[error("there are two keys with the id {0}")]
     Twice(String),
-    /// Nothing to write with.
+    /// No key to write with.
     #[error("there is no key")]
     None,
-    /// More than are tried.
+    /// More keys than the limit.
     #[error("there are more than {KEYS_MAX} keys")]
     TooMany,
 }
@@ -52,8 +52,8 @@ pub struct SealKey {
 }
 
 impl SealKey {
-    /// 32 random bytes and the name they are known by in stored outcomes: 1 to 64 characters of `A-Z a-z 0-9 . _ -`,
-    /// such as `2026-11`. A name once given to a key is never given to another.
+    /// 32 random bytes and the id stored with each outcome: 1 to 64 characters of `A-Z a-z 0-9 . _ -`, such as
+    /// `2026-11`. Never reuse an id for another key.
     pub fn new(id: &str, key: [u8; KEY_BYTES]) -> Result<Self, SealKeyError> {
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
         if id.is_empty() || id.len() > KEY_ID_BYTES_MAX || !id.bytes().all(plain) {
@@ -65,8 +65,8 @@ impl SealKey {
 
 /// The keys of a store: the first writes, all read.
 ///
-/// Rotation: put the new key first and keep the old one behind it. When the longest retention is over (and nothing is
-/// kept forever), the old one can go.
+/// Rotation: put the new key first and keep the old one after it. Remove the old one when the longest retention is over
+/// (and nothing is kept forever).
 ///
 /// ```
 /// use semel::store::protect::Keys;
@@ -88,7 +88,7 @@ impl Keys {
         Self(Ring(Arc::new([key])))
     }
 
-    /// Accepts another key for reading.
+    /// Adds a key that is used only for reading.
     pub fn also_reading(self, key: SealKey) -> Result<Self, SealKeyError> {
         Self::of(self.0.0.iter().cloned().chain([key]).collect())
     }
@@ -108,8 +108,8 @@ impl Keys {
         Ok(Self(Ring(keys.into())))
     }
 
-    /// A key a line: its id and 64 hex digits; the first one writes. Empty lines and lines that begin with `#` are
-    /// left out. Make one with `echo "2026-11 $(openssl rand -hex 32)"`.
+    /// Parses one key per line: its id and 64 hex digits; the first one writes. Empty lines and lines that begin with
+    /// `#` are ignored. Make one with `echo "2026-11 $(openssl rand -hex 32)"`.
     pub fn parse(text: &str) -> Result<Self, SealKeyError> {
         let mut keys = Vec::new();
         for (n, line) in text.lines().enumerate() {
@@ -125,7 +125,7 @@ impl Keys {
             };
             let key = hex_key(digits).ok_or_else(|| wrong("a key is its id and 64 hex digits"))?;
             if key == [0; KEY_BYTES] {
-                return Err(wrong("nothing but zeros is no key"));
+                return Err(wrong("a key of nothing but zeros is not accepted"));
             }
             let id_wrong = "a key's id has 1 to 64 characters of A-Z a-z 0-9 . _ -";
             keys.push(SealKey::new(id, key).map_err(|_| wrong(id_wrong))?);
@@ -133,7 +133,7 @@ impl Keys {
         Self::of(keys)
     }
 
-    /// Their names, the one that writes first.
+    /// Their ids; the first one is the key that writes.
     pub fn ids(&self) -> impl Iterator<Item = &str> {
         self.0.0.iter().map(|key| &*key.id)
     }
@@ -160,12 +160,12 @@ impl Protection {
     }
 }
 
-/// The keys, the one that writes first. Never empty.
+/// The keys; the first one writes. Never empty.
 #[derive(Clone)]
 pub(super) struct Ring(Arc<[SealKey]>);
 
 impl Ring {
-    /// Key id, nonce, ciphertext.
+    /// Appends key id, nonce and ciphertext.
     pub(super) fn seal(&self, bound: &Bound, plain: &[u8], out: &mut BytesMut) -> Result<(), StoreError> {
         let failed = |why: &str| {
             let message = format!("the outcome could not be encrypted: {why}");
@@ -173,7 +173,7 @@ impl Ring {
         };
         let key = self.0.first().ok_or_else(|| failed("there is no key"))?;
         let mut nonce = [0; NONCE_BYTES];
-        // A nonce that is not random is worse than no answer: the same request may be tried again.
+        // Without a random nonce it fails rather than encrypts unsafely; the request may be tried again.
         getrandom::fill(&mut nonce).map_err(|error| failed("no random nonce").with_source(error))?;
         let aad = bound.bytes(&key.id);
         let sealed = key.cipher.encrypt(&XNonce::from(nonce), Payload { msg: plain, aad: &aad });
@@ -191,24 +191,25 @@ impl Ring {
         bound: &Bound,
         sealed: &[u8],
     ) -> Result<Vec<u8>, StoreError> {
-        let short = || corrupt(id, "it ends too early");
+        let short = || corrupt(id, "it is truncated");
         let (len, rest) = sealed.split_first().ok_or_else(short)?;
         let (key_id, rest) = rest.split_at_checked(usize::from(*len)).ok_or_else(short)?;
         let (nonce, sealed) = rest.split_first_chunk::<NONCE_BYTES>().ok_or_else(short)?;
         let shown = String::from_utf8_lossy(key_id);
         let Some(ring) = ring else {
-            let why = format!("it is sealed with the key {shown:?}, and no keys were given");
+            let why = format!("it is sealed with the key {shown:?}, and no keys are configured");
             return Err(misconfigured(id, &why));
         };
         let Some(key) = ring.0.iter().find(|key| key.id.as_bytes() == key_id) else {
-            let why = format!("it is sealed with the key {shown:?}, which is not among those given; add it");
+            let why = format!("it is sealed with the key {shown:?}, which is not configured; add it");
             return Err(misconfigured(id, &why));
         };
         let aad = bound.bytes(&key.id);
         let opened = key.cipher.decrypt(&XNonce::from(*nonce), Payload { msg: sealed, aad: &aad });
         opened.map_err(|_| {
             let why = format!(
-                "its seal is broken: it was changed, belongs to another intent, or {shown:?} names another key now"
+                "its seal is broken: it was changed, belongs to another intent, or the id {shown:?} was reused for \
+                 another key"
             );
             corrupt(id, &why)
         })

@@ -6,7 +6,7 @@ use super::envelope::{Bound, misconfigured};
 use crate::intent::identity::IntentId;
 use crate::store::StoreError;
 
-/// There is none.
+/// Has no value: this build has no keys.
 #[derive(Clone, Debug)]
 pub(super) enum Ring {}
 
@@ -22,6 +22,9 @@ impl Ring {
         _: &[u8],
     ) -> Result<Vec<u8>, StoreError> {
         let _ = bound.bytes("");
-        Err(misconfigured(id, "it is encrypted, and this build cannot; build with the feature `seal`"))
+        Err(misconfigured(
+            id,
+            "it is encrypted, and this build has no encryption; build with the feature `seal`",
+        ))
     }
 }

@@ -1,4 +1,4 @@
-//! Connections: shared by all callers, bounded in time and number, made anew when they break.
+//! Connections: shared by all callers, bounded in time and number, replaced when they break.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{PoisonError, RwLock};
@@ -16,20 +16,20 @@ use super::options::RedisOptions;
 use super::tls;
 use crate::store::{ErrorKind, Fate, StoreError};
 
-/// After a connection could not be made, nobody tries again for this long.
+/// Connect backoff: pause after a failed connect.
 const RETRY_AFTER: Duration = Duration::from_millis(50);
-/// The connections to a cluster are made anew at most this often.
+/// The connections to a cluster are replaced at most this often.
 const CLUSTER_AGE_MIN: Duration = Duration::from_millis(500);
-/// Times a cluster is asked again after a redirect, or while a slot is on its way.
+/// Retries after a redirect of a cluster, or while a slot is migrating.
 const REDIRECTS_MAX: u32 = 16;
-/// How long the key stays that is written for the sake of writing.
+/// Expiry of the key written for `WAIT`.
 const WRITTEN_MS: u64 = 60_000;
 
-/// The way to the server, or to all nodes of a cluster.
-pub(super) struct Link {
+/// The connections to one server, or to all nodes of a cluster.
+pub(super) struct Connections {
     kind: Kind,
     timeout: Duration,
-    places: Semaphore,
+    permits: Semaphore,
     requests_max: usize,
 }
 
@@ -38,11 +38,11 @@ enum Kind {
     Cluster(Box<Cluster>),
 }
 
-/// One node; `None` is the only one.
+/// A node of a cluster; `None` is the only server.
 pub(super) type Node = Option<(String, u16)>;
 
-impl Link {
-    /// Connects nowhere yet: the first request does.
+impl Connections {
+    /// Does not connect yet: the first request does.
     pub(super) fn new(options: &RedisOptions) -> Result<Self, StoreError> {
         let timeout = options.timeout;
         let kind = match options.cluster {
@@ -58,20 +58,20 @@ impl Link {
                 Kind::Plain { connections, turn: AtomicUsize::new(0) }
             }
         };
-        let (requests_max, places) = (options.requests_max, Semaphore::new(options.requests_max));
-        Ok(Self { kind, timeout, places, requests_max })
+        let (requests_max, permits) = (options.requests_max, Semaphore::new(options.requests_max));
+        Ok(Self { kind, timeout, permits, requests_max })
     }
 
     pub(super) fn is_cluster(&self) -> bool {
         matches!(self.kind, Kind::Cluster(_))
     }
 
-    /// Sends a command about keys and waits for its answer, and for `replicas` to have what it wrote.
+    /// Sends a command about keys; waits for its answer, and until `replicas` replicas have what it wrote.
     pub(super) async fn call(&self, command: Cmd, replicas: u32) -> Result<Value, Failed> {
-        let _place = match self.places.try_acquire() {
-            Ok(place) => place,
-            Err(_) => match tokio::time::timeout(self.timeout, self.places.acquire()).await {
-                Ok(Ok(place)) => place,
+        let _permit = match self.permits.try_acquire() {
+            Ok(permit) => permit,
+            Err(_) => match tokio::time::timeout(self.timeout, self.permits.acquire()).await {
+                Ok(Ok(permit)) => permit,
                 _ => return Err(Failed::Ours(busy(self.requests_max))),
             },
         };
@@ -87,14 +87,14 @@ impl Link {
         }
     }
 
-    /// Every server that has keys.
+    /// Every server that holds keys.
     pub(super) async fn nodes(&self) -> Result<Vec<Node>, StoreError> {
         let Kind::Cluster(cluster) = &self.kind else { return Ok(vec![None]) };
         let mut ask = Cmd::new();
         ask.arg("CLUSTER").arg("SLOTS");
-        let anybody = RoutingInfo::SingleNode(SingleNodeRoutingInfo::Random);
+        let any_node = RoutingInfo::SingleNode(SingleNodeRoutingInfo::Random);
         let ask =
-            |mut connection: ClusterConnection| async move { connection.route_command(ask, anybody).await };
+            |mut connection: ClusterConnection| async move { connection.route_command(ask, any_node).await };
         let slots = cluster.call(self.timeout, ask).await.map_err(Failed::explain)?;
         let mut nodes = Vec::new();
         let Value::Array(ranges) = slots else { return Err(super::error::unexpected(&slots)) };
@@ -112,7 +112,7 @@ impl Link {
         Ok(nodes)
     }
 
-    /// Asks one server about itself.
+    /// Sends a command to one particular server.
     pub(super) async fn call_on(&self, node: &Node, command: Cmd) -> Result<Value, Failed> {
         match (&self.kind, node) {
             (Kind::Cluster(cluster), Some((host, port))) => {
@@ -128,13 +128,13 @@ impl Link {
     }
 }
 
-/// A cluster. The driver keeps a connection to each node, follows redirects, and reconnects by itself; but after a
-/// node was gone for a while it may find its way no more, also when the node is back. Whoever sees that throws the
-/// whole of it away, and the next one starts afresh.
+/// A cluster. The driver keeps a connection to each node, follows redirects, and reconnects by itself. But after a node
+/// was gone for a while the driver may stay broken even when the node is back. A caller that sees that drops the whole
+/// connection, and the next one connects anew.
 struct Cluster {
     client: ClusterClient,
     live: RwLock<Option<LiveCluster>>,
-    /// Held while connecting: one does, the others wait for it. When and why the last try failed is in it.
+    /// Locked while connecting: one caller connects, the others wait for it. Holds when and why the last try failed.
     connecting: Mutex<Option<(Instant, RedisError)>>,
     made: AtomicU64,
 }
@@ -212,8 +212,8 @@ impl Cluster {
         }
     }
 
-    /// A young one stays: while a node is down its slots fail with every connection, and the others' callers must
-    /// not pay for that each time.
+    /// Drops a broken connection, but keeps a young one: while a node is down its slots fail on every connection, and
+    /// callers of the other nodes must not pay for a reconnect each time.
     fn forget(&self, number: u64) {
         let mut live = self.live.write().unwrap_or_else(PoisonError::into_inner);
         if live
@@ -225,14 +225,14 @@ impl Cluster {
     }
 }
 
-/// One connection to one server, shared by whoever calls.
+/// One connection to one server, shared by all callers.
 struct Plain {
     client: Client,
     config: AsyncConnectionConfig,
-    /// The key that is written for the sake of writing.
+    /// The key written for `WAIT`; see [`call_and_wait`](Self::call_and_wait).
     written: String,
     live: RwLock<Option<Live>>,
-    /// Held while connecting: one does, the others wait for it. When and why the last try failed is in it.
+    /// Locked while connecting: one caller connects, the others wait for it. Holds when and why the last try failed.
     connecting: Mutex<Option<(Instant, RedisError)>>,
     made: AtomicU64,
 }
@@ -267,11 +267,12 @@ impl Plain {
         answer
     }
 
-    /// The command, and right behind it on the same connection the wait until so many replicas have what it wrote.
+    /// Sends the command and right after it, on the same connection, `WAIT` until that many replicas have what it
+    /// wrote.
     ///
-    /// `WAIT` is about the last write of its own connection, since Redis 7.2 about nothing else. What is answered may
-    /// have been written over another connection or by another process: a replay, a claim that is repeated. So
-    /// something is written in between. Whatever came before it is before it in the replicas' stream, too.
+    /// `WAIT` covers the last write of its own connection, since Redis 7.2 nothing else. The answer may rest on a
+    /// write of another connection or process: a replay, a repeated claim. So a small key is written in between:
+    /// everything before it also comes before it in the replication stream.
     async fn call_and_wait(
         &self,
         connection: &mut MultiplexedConnection,
@@ -297,7 +298,9 @@ impl Plain {
         if have >= i64::from(replicas) {
             return Ok(answer);
         }
-        let message = format!("{have} of {replicas} replicas have the write after {ms} ms; retry");
+        let message = format!(
+            "only {have} of {replicas} replicas confirmed the write within {ms} ms; retry, and check replication"
+        );
         Err(Failed::Ours(StoreError::new(ErrorKind::Unavailable, Fate::InDoubt, message)))
     }
 
@@ -305,7 +308,7 @@ impl Plain {
         self.live.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The connection, made if there is none.
+    /// The live connection, or a new one.
     async fn live(&self, timeout: Duration) -> Result<Live, Failed> {
         if let Some(live) = self.current() {
             return Ok(live);
@@ -336,7 +339,7 @@ impl Plain {
         }
     }
 
-    /// Whoever saw it break throws it away; a newer one stays.
+    /// Drops a connection that was seen to break; a newer one stays.
     fn forget(&self, number: u64) {
         let mut live = self.live.write().unwrap_or_else(PoisonError::into_inner);
         if live.as_ref().is_some_and(|live| live.number == number) {
@@ -350,6 +353,7 @@ fn timed_out() -> RedisError {
 }
 
 fn busy(requests_max: usize) -> StoreError {
-    let message = format!("{requests_max} requests are waiting for Redis; retry later, or send fewer");
+    let message =
+        format!("{requests_max} requests to Redis are already in flight; retry later, or send fewer");
     StoreError::new(ErrorKind::Busy, Fate::NotApplied, message)
 }

@@ -1,4 +1,4 @@
-//! What Redis' errors mean here, and what is known of the request that got one.
+//! Translates Redis' errors into store errors, with what is known of the request.
 
 use redis::{RedisError, ServerErrorKind, Value};
 
@@ -10,11 +10,11 @@ pub(super) enum Failed {
     NotSent(RedisError),
     /// It was sent, or may have been.
     Sent(RedisError),
-    /// The same to a cluster, where the driver asks again by itself: an earlier try may have been carried out.
+    /// The same to a cluster, where the driver retries by itself: an earlier try may have been carried out.
     SentToCluster(RedisError),
-    /// It was carried out; whether replicas have what it wrote is not known.
+    /// It was carried out; it is not known whether replicas have what it wrote.
     Unconfirmed(RedisError),
-    /// We said so ourselves.
+    /// An error of semel's own.
     Ours(StoreError),
 }
 
@@ -33,7 +33,7 @@ impl Failed {
                     || error.is_unrecoverable_error()
                     || error.kind() == redis::ErrorKind::Server(ServerErrorKind::ReadOnly)
             }
-            // Every node answers for itself; what a node says does not spoil the way to it.
+            // What one node answers does not make its connection unusable.
             Self::SentToCluster(error) => {
                 error.is_io_error()
                     || error.is_timeout()
@@ -48,24 +48,24 @@ impl Failed {
         let (error, sent) = match self {
             Self::NotSent(error) => (error, false),
             Self::Sent(error) => (error, true),
-            Self::SentToCluster(error) if is_asked_again(&error) => {
-                let message = "a node of the Redis Cluster is gone, or its slots are on their way; retry";
+            Self::SentToCluster(error) if is_retried_by_driver(&error) => {
+                let message = "a node of the Redis Cluster is down, or its slots are being moved; retry";
                 return StoreError::new(ErrorKind::Unavailable, Fate::InDoubt, message).with_source(error);
             }
             Self::SentToCluster(error) => (error, true),
             Self::Unconfirmed(error) => {
-                let message = "Redis does not say whether its replicas have the write; retry";
+                let message = "Redis did not confirm that its replicas have the write; retry";
                 return StoreError::new(ErrorKind::Unavailable, Fate::InDoubt, message).with_source(error);
             }
             Self::Ours(error) => return error,
         };
-        let (kind, fate, message) = judge(&error, sent);
+        let (kind, fate, message) = classify(&error, sent);
         StoreError::new(kind, fate, message).with_source(error)
     }
 }
 
-/// Whether a cluster is asked again after such an error, so that it tells about the last try only.
-fn is_asked_again(error: &RedisError) -> bool {
+/// Whether the driver retries after such an error on a cluster, so that the error is about the last try only.
+fn is_retried_by_driver(error: &RedisError) -> bool {
     use ServerErrorKind as Server;
     match error.kind() {
         redis::ErrorKind::Server(kind) => matches!(
@@ -83,17 +83,19 @@ fn is_asked_again(error: &RedisError) -> bool {
     }
 }
 
-fn judge(error: &RedisError, sent: bool) -> (ErrorKind, Fate, &'static str) {
+fn classify(error: &RedisError, sent: bool) -> (ErrorKind, Fate, &'static str) {
     use ServerErrorKind as Server;
     use redis::ErrorKind as Of;
     let no = Fate::NotApplied;
     match error.kind() {
         Of::Server(Server::BusyLoading) => {
-            (ErrorKind::Unavailable, no, "Redis is reading its data after a start; retry")
+            (ErrorKind::Unavailable, no, "Redis is loading its data after a start; retry")
         }
-        Of::Server(Server::ReadOnly | Server::MasterDown) => {
-            (ErrorKind::Unavailable, no, "this Redis is a replica (a failover?); retry")
-        }
+        Of::Server(Server::ReadOnly | Server::MasterDown) => (
+            ErrorKind::Unavailable,
+            no,
+            "this Redis is a replica, perhaps after a failover; retry, or name the primary",
+        ),
         Of::Server(Server::ClusterDown | Server::TryAgain) => {
             (ErrorKind::Unavailable, no, "the Redis Cluster is moving slots or has lost some; retry")
         }
@@ -101,16 +103,18 @@ fn judge(error: &RedisError, sent: bool) -> (ErrorKind, Fate, &'static str) {
             (ErrorKind::Misconfigured, no, "this Redis is a cluster; write redis+cluster://HOST,HOST")
         }
         Of::Server(Server::NoPerm) | Of::AuthenticationFailed => {
-            (ErrorKind::Misconfigured, no, "Redis does not let this user; check name, password and ACL")
+            (ErrorKind::Misconfigured, no, "Redis denies access; check user, password and ACL")
         }
-        Of::Server(_) | Of::Extension => judge_code(error),
+        Of::Server(_) | Of::Extension => classify_code(error),
         Of::InvalidClientConfig | Of::RESP3NotSupported => {
-            (ErrorKind::Misconfigured, no, "the URL of Redis cannot be used")
+            (ErrorKind::Misconfigured, no, "the Redis URL is not valid")
         }
-        Of::ClusterConnectionNotFound => {
-            (ErrorKind::Unavailable, no, "no node of the Redis Cluster can be reached; retry")
-        }
-        _ if !sent => (ErrorKind::Unavailable, no, "Redis cannot be reached; is it running?"),
+        Of::ClusterConnectionNotFound => (
+            ErrorKind::Unavailable,
+            no,
+            "no node of the Redis Cluster can be reached; check that it runs, then retry",
+        ),
+        _ if !sent => (ErrorKind::Unavailable, no, "Redis cannot be reached; check that it runs, then retry"),
         _ if error.is_timeout() => {
             (ErrorKind::Unavailable, Fate::InDoubt, "Redis did not answer in time; retry")
         }
@@ -118,34 +122,44 @@ fn judge(error: &RedisError, sent: bool) -> (ErrorKind, Fate, &'static str) {
     }
 }
 
-/// Codes the driver has no name for. Older servers put the code of a script's error into its text.
-fn judge_code(error: &RedisError) -> (ErrorKind, Fate, &'static str) {
+/// Error codes the driver does not know. Older servers put the code of a script's error into its text.
+fn classify_code(error: &RedisError) -> (ErrorKind, Fate, &'static str) {
     let no = Fate::NotApplied;
     let text = error.to_string();
     let says = |code: &str| {
         error.code() == Some(code) || text.split(|c: char| !c.is_ascii_uppercase()).any(|word| word == code)
     };
-    // A script is refused at its first write or not at all, so that it never stops half way.
+    // A script is refused at its first write or not at all, so it never stops half way.
     if says("OOM") {
-        let message = "Redis is full (maxmemory); give it more, or let outcomes expire sooner";
+        let message = "Redis is full (maxmemory); give it more memory, or let outcomes expire sooner";
         return (ErrorKind::Full, no, message);
     }
     if says("MISCONF") || says("NOREPLICAS") {
-        return (ErrorKind::Unavailable, no, "Redis takes no writes (disk or replicas); see its log");
+        return (
+            ErrorKind::Unavailable,
+            no,
+            "Redis refuses writes because of its disk or its replicas; check its log",
+        );
     }
     if says("READONLY") || says("LOADING") || says("MASTERDOWN") || says("CLUSTERDOWN") || says("BUSY") {
-        return (ErrorKind::Unavailable, no, "Redis takes no writes now; retry");
+        return (ErrorKind::Unavailable, no, "Redis refuses writes at the moment; retry");
     }
     if says("NOAUTH") || says("WRONGPASS") || says("NOPERM") {
-        return (ErrorKind::Misconfigured, no, "Redis does not let this user; check name, password and ACL");
+        return (ErrorKind::Misconfigured, no, "Redis denies access; check user, password and ACL");
     }
-    (ErrorKind::Corrupt, Fate::InDoubt, "Redis could not carry out a script; is the key somebody else's?")
+    (
+        ErrorKind::Corrupt,
+        Fate::InDoubt,
+        "Redis could not run a script; check whether another program uses the same keys",
+    )
 }
 
-/// An answer no script of ours gives. It may hold what somebody stored, so it is described and not repeated.
+/// An answer that no script of semel's gives. It may contain stored data, so it is described and not repeated.
 pub(super) fn unexpected(value: &Value) -> StoreError {
     let (kind, len) = described(value);
-    let message = format!("Redis answered with {kind} of length {len}, which no script of semel says");
+    let message = format!(
+        "Redis gave an unexpected answer: {kind} of length {len}; check whether a proxy or another program interferes"
+    );
     StoreError::new(ErrorKind::Corrupt, Fate::InDoubt, message)
 }
 
@@ -160,8 +174,8 @@ fn described(value: &Value) -> (&'static str, usize) {
         Value::Array(parts) => ("an array", parts.len()),
         Value::Set(parts) => ("a set", parts.len()),
         Value::Map(pairs) => ("a map", pairs.len()),
-        Value::Double(_) => ("a fraction", 1),
-        Value::Boolean(_) => ("a truth", 1),
+        Value::Double(_) => ("a double", 1),
+        Value::Boolean(_) => ("a boolean", 1),
         Value::Push { data, .. } => ("a push", data.len()),
         Value::ServerError(_) => ("an error", 1),
         _ => ("something unknown", 0),
@@ -172,8 +186,8 @@ fn described(value: &Value) -> (&'static str, usize) {
 pub(super) fn lost(marker: &[u8]) -> StoreError {
     let marker = String::from_utf8_lossy(marker);
     let message = format!(
-        "Redis has lost what it knew (flushed, or started empty): the marker {marker} is gone, and what ran before \
-         could run again; look, then decide with `semel redis accept-loss`"
+        "Redis has lost data (flushed, or started empty): the marker {marker} is missing, and what already ran \
+         could run again; investigate, then decide with `semel redis accept-loss`"
     );
     StoreError::new(ErrorKind::Lost, Fate::NotApplied, message)
 }

@@ -1,4 +1,4 @@
-//! Keys and bytes: what `lua/begin.lua` describes, from this side.
+//! Keys and encoding of records, as `lua/begin.lua` describes them.
 
 use bytes::Bytes;
 
@@ -12,16 +12,16 @@ use crate::intent::state::{Head, Ruling, State};
 use crate::store::encoding::{effect_of, state_code, state_of};
 use crate::store::{Decide, Decision, ErrorKind, Fate, Record, StoreError};
 
-/// Keys are spread over this many hash tags, and with them over a cluster's slots, whoever they belong to.
+/// Intents are spread over this many hash tags, and so over a cluster's slots, independent of their tenant.
 pub(super) const BUCKETS: u16 = 1_024;
-/// Bytes of an intent's digest in its key. The rest of its identity is in the record, and compared.
+/// Bytes of an intent's digest in its key. The full identity is in the record, and compared.
 pub(super) const ID_BYTES: usize = 16;
-/// Times are six bytes: until the year 10889.
+/// Times have six bytes: until the year 10889.
 pub(super) const TIME_MAX: u64 = (1 << 48) - 1;
 const HEAD_BYTES: usize = 84;
 const DECIDED: u8 = 64;
 
-/// The keys of one intent; all in one slot.
+/// The keys of one intent, all in one slot.
 pub(super) struct Keys {
     pub(super) marker: Vec<u8>,
     pub(super) record: Vec<u8>,
@@ -35,13 +35,13 @@ pub(super) fn bucket_of(id: &IntentId) -> u16 {
     u16::from_be_bytes([bytes[0], bytes[1]]) >> 6
 }
 
-/// An epoch as the scripts know it, and the bucket: two buckets of a cluster may give the same microsecond away, and
-/// no epoch comes twice in a store. Below 2^63 until the year 2255.
+/// An epoch as the scripts have it, with the bucket appended: two buckets of a cluster may assign the same microsecond,
+/// and no epoch may occur twice in a store. Below 2^63 until the year 2255.
 pub(super) fn epoch(us: u64, bucket: u16) -> Epoch {
     Epoch(us << 10 | u64::from(bucket))
 }
 
-/// The way back; 0, which no record has, where the epoch is of another bucket.
+/// The inverse; 0, which no record has, if the epoch is from another bucket.
 pub(super) fn epoch_us(epoch: Epoch, bucket: u16) -> u64 {
     if epoch.0 & 0x3ff == u64::from(bucket) { epoch.0 >> 10 } else { 0 }
 }
@@ -73,7 +73,7 @@ impl Keys {
     pub(super) fn of(prefix: &str, id: &IntentId) -> Self {
         let bucket = bucket_of(id);
         let mut member = [0; ID_BYTES];
-        // The first byte is in the tag already.
+        // The first byte is already in the tag.
         member.copy_from_slice(&id.as_bytes()[1..=ID_BYTES]);
         Self {
             marker: marker_key(prefix, bucket),
@@ -89,8 +89,8 @@ impl Keys {
     }
 }
 
-/// Lengths of operation, key and scope, then the three. A key that is a UUID as most write it takes 16 bytes;
-/// its length is told as 0, which no key has.
+/// Lengths of operation, key and scope, then the three. A key that is a UUID in lower case with hyphens takes 16 bytes;
+/// its length is written as 0, which no key has.
 pub(super) fn identity(intent: &Intent) -> Vec<u8> {
     let (scope, operation, key) =
         (intent.scope().as_str(), intent.operation().as_str(), intent.key().as_str());
@@ -121,7 +121,7 @@ pub(super) fn fingerprint(print: &Fingerprint) -> [u8; 40] {
     out
 }
 
-/// What is written down about a decision, but for its time, which the script adds.
+/// A decision, encoded, without its time, which the script adds.
 pub(super) fn note(decide: &Decide) -> Vec<u8> {
     let Decision { by, why, .. } = Decision::new(decide, StoreTime(0));
     let mut out = vec![
@@ -137,7 +137,7 @@ pub(super) fn note(decide: &Decide) -> Vec<u8> {
     out
 }
 
-/// The number `decide.lua` knows a ruling by.
+/// The code of a ruling in `decide.lua`.
 pub(super) fn ruling_code(ruling: Ruling) -> i64 {
     match ruling {
         Ruling::Applied(verdict) => state_code(State::from(verdict)),
@@ -146,12 +146,12 @@ pub(super) fn ruling_code(ruling: Ruling) -> i64 {
     }
 }
 
-/// Reads a record. Whatever the bytes are, it is read or refused.
+/// Decodes a record. Never panics on malformed input.
 pub(super) fn record(raw: &[u8]) -> Result<Record, StoreError> {
     Reader(raw).record(true).map_err(unreadable)
 }
 
-/// Reads the beginning of a record: all but its outcome. `None` when the bytes end too early for that.
+/// Decodes a record without its outcome, from its first bytes. `None` if there are too few.
 pub(super) fn beginning(raw: &[u8]) -> Option<Result<Record, StoreError>> {
     match Reader(raw).record(false) {
         Err(Unread::Short) => None,
@@ -166,10 +166,12 @@ enum Unread {
 
 fn unreadable(why: Unread) -> StoreError {
     let why = match why {
-        Unread::Short => "it ends too early".to_owned(),
+        Unread::Short => "it is truncated".to_owned(),
         Unread::Wrong(why) => why,
     };
-    let message = format!("a record in Redis cannot be read ({why}); who else writes there?");
+    let message = format!(
+        "a record in Redis cannot be read ({why}); check whether another program writes to these keys"
+    );
     StoreError::new(ErrorKind::Corrupt, Fate::NotApplied, message)
 }
 
@@ -222,7 +224,7 @@ impl<'a> Reader<'a> {
             }
             _ => None,
         };
-        // One place for both: what is finished has no lease, what is open no expiry.
+        // One field for both: a finished record has no lease, an open one no expiry.
         let (lease_until, expires_at) = match state.is_finished() {
             true => (changed_at, Some(till).filter(|till| till.0 > 0)),
             false => (till, None),
@@ -237,7 +239,7 @@ impl<'a> Reader<'a> {
         let mut scope = scope as usize;
         let key = match key {
             0 => {
-                scope = scope.checked_sub(16).ok_or_else(|| wrong("its scope is cut"))?;
+                scope = scope.checked_sub(16).ok_or_else(|| wrong("its scope is truncated"))?;
                 Key::new(uuid::Uuid::from_bytes(self.bytes()?).to_string()).map_err(wrong)?
             }
             len => Key::new(self.text(len)?).map_err(wrong)?,
@@ -254,7 +256,7 @@ impl<'a> Reader<'a> {
             0 => "applied",
             1 => "not_applied",
             2 => "released",
-            other => return Err(wrong(format_args!("there is no ruling {other}"))),
+            other => return Err(wrong(format_args!("{other} is not the code of a ruling"))),
         };
         let by = note.number(1)? as usize;
         let by = note.text(by)?.to_owned();

@@ -3,23 +3,23 @@
 //! ```text
 //!  callers ──▶ a few shared connections, everything pipelined ──▶ one script per request, one step for the server
 //!                                                                  │
-//!   s{7q}        marker of a bucket: generation, last epoch  ◀─────┤ looked at first
-//!   s{7q}o       what is open in the bucket                        │ all in one slot
+//!   s{7q}        marker of a bucket: generation, last epoch  ◀─────┤ checked first
+//!   s{7q}o       the bucket's open intents                         │ all in one slot
 //!   s{7q}…       record and lease of one intent              ◀─────┘
 //! ```
 //!
-//! - **Every decision is a script** on the server, by the server's clock; what it decides is what
-//!   [`step`](crate::intent::state::step) says, and is tested against it.
+//! - **Every decision is a script** on the server, by the server's clock. The scripts decide as
+//!   [`step`](crate::intent::state::step) does, and are tested against it.
 //! - **Buckets**: intents are spread over 1,024 hash tags by their id, so one tenant is spread over all slots of a
 //!   cluster, and each intent's keys are in one.
-//! - **Forgetting**: Redis expires finished outcomes itself; [`sweep`](Store::sweep) has nothing to do and says 0.
-//!   What is in progress or uncertain has no expiry.
-//! - **Lost memory** is noticed (see [`Memory`]) and answered as [`ErrorKind::Lost`], which no outage policy runs on.
-//! - **Durable** only with `appendonly yes` and `appendfsync always`; the server is asked when the store is opened.
+//! - **Retention**: Redis expires finished outcomes itself; [`sweep`](Store::sweep) has nothing to do and returns 0.
+//!   Records in progress or uncertain have no expiry.
+//! - **Data loss** is detected (see [`Memory`]) and reported as [`ErrorKind::Lost`], which no outage policy runs on.
+//! - **Durable** only with `appendonly yes` and `appendfsync always`; checked when the store is opened.
 //!
-//! What Redis cannot promise: a replica that is promoted without the last writes has forgotten them, and nobody can
-//! tell. A claim or an outcome that was acknowledged is then gone, and its retry runs again. `?replicas=1` makes
-//! that rarer, not impossible. Where a second effect costs money, use a SQL store, with Redis in front of it.
+//! What Redis cannot promise: a replica that is promoted without the last writes has lost them, and that cannot be
+//! detected. An acknowledged claim or outcome is then gone, and its retry runs again. `?replicas=1` makes that rarer,
+//! not impossible. Where a second effect costs money, use a SQL store, with Redis in front of it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use redis::Value;
 
-use self::connection::Link;
+use self::connection::Connections;
 use self::layout::{Keys, TIME_MAX};
 use self::script::{Script, Scripts};
 use super::encoding::{effect_code, state_code, state_of};
@@ -56,7 +56,7 @@ pub use data_loss_marker::Memory;
 pub use options::RedisOptions;
 pub use probe::RedisSettings;
 
-/// Remembers in Redis. Cheap to clone; clones share their connections.
+/// A store in Redis. Cheap to clone; clones share their connections.
 ///
 /// ```no_run
 /// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
@@ -74,17 +74,17 @@ pub struct RedisStore {
 }
 
 struct Inner {
-    link: Link,
+    connections: Connections,
     prefix: String,
     replicas: u32,
     scripts: Scripts,
     settings: Vec<RedisSettings>,
-    /// The latest time this process was told: a server's clock that is set back must not be seen to run back.
+    /// The latest time this process got: a server's clock that is set back must not appear to run back.
     latest: AtomicU64,
 }
 
 pub(super) async fn open_url(url: &str, _create: bool) -> Result<AnyStore, StoreError> {
-    // Never made in passing, whoever opens it: see `data_loss_marker`.
+    // Never created as a side effect of opening: see `data_loss_marker`.
     Ok(AnyStore::new(RedisStore::open(url).await?))
 }
 
@@ -93,7 +93,8 @@ pub(super) async fn migrate_url(url: &str) -> Result<Migrated, StoreError> {
     let before = options.clone().memory().await?;
     if !before.is_empty() && !before.is_whole() {
         let message = format!(
-            "{} of {} buckets of this store have lost their memory; `semel redis accept-loss` decides about that",
+            "{} of {} buckets of this store have lost their data; investigate, then run `semel redis accept-loss` \
+             to go on",
             before.missing, before.buckets
         );
         return Err(StoreError::new(ErrorKind::Lost, Fate::NotApplied, message));
@@ -103,25 +104,25 @@ pub(super) async fn migrate_url(url: &str) -> Result<Migrated, StoreError> {
 }
 
 impl RedisStore {
-    /// Opens the store a URL names; see [`RedisOptions`] for what it may say. The store has to be there: a service
-    /// must not take a server that lost its memory for a new one.
+    /// Opens the store a URL names; see [`RedisOptions`] for its options. The store has to exist: a service must not
+    /// treat a server that lost its data as a new one.
     pub async fn open(url: &str) -> Result<Self, StoreError> {
         Self::options(url)?.open().await
     }
 
-    /// Where it is, and its bounds.
+    /// Parses a URL into options.
     pub fn options(url: &str) -> Result<RedisOptions, StoreError> {
         RedisOptions::new(url)
     }
 
     async fn open_with(options: RedisOptions) -> Result<Self, StoreError> {
-        let link = Link::new(&options)?;
-        let settings = probe::ask(&link).await?;
-        probe::judge(&settings, options.force_eviction)?;
-        data_loss_marker::check(&link, &options).await?;
+        let connections = Connections::new(&options)?;
+        let settings = probe::ask(&connections).await?;
+        probe::check(&settings, options.force_eviction)?;
+        data_loss_marker::check(&connections, &options).await?;
         let scripts = Scripts::new(options.edit.as_ref());
         let inner = Inner {
-            link,
+            connections,
             prefix: options.prefix,
             replicas: options.replicas,
             scripts,
@@ -131,14 +132,14 @@ impl RedisStore {
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// What each server said about itself when the store was opened.
+    /// The settings each server had when the store was opened.
     pub fn settings(&self) -> &[RedisSettings] {
         &self.inner.settings
     }
 
     /// Whether it is a Redis Cluster.
     pub fn is_cluster(&self) -> bool {
-        self.inner.link.is_cluster()
+        self.inner.connections.is_cluster()
     }
 
     /// The text of a script, for the benchmark.
@@ -156,7 +157,7 @@ impl RedisStore {
     ) -> Result<Answer, StoreError> {
         let inner = &self.inner;
         let replicas = if writes { inner.replicas } else { 0 };
-        let parts = script.run_with(&inner.link, &keys.all(), args, replicas).await?;
+        let parts = script.run_with(&inner.connections, &keys.all(), args, replicas).await?;
         let answer = Answer(parts);
         if answer.number(0)? == 0 {
             return Err(error::lost(&keys.marker));
@@ -169,14 +170,13 @@ impl RedisStore {
     }
 
     async fn clock(&self) -> Result<StoreTime, StoreError> {
-        // Any bucket will do; on one server they share its clock.
+        // Any bucket will do; all buckets of a server share its clock.
         let keys = self.keys(&IntentId::from_bytes([0; 32]));
         let now = self.run(&self.inner.scripts.now, &keys, &[], false).await?.time(1)?;
         Ok(StoreTime(self.inner.latest.fetch_max(now.0, Ordering::Relaxed).max(now.0)))
     }
 }
 
-/// What a script said.
 struct Answer(Vec<Value>);
 
 impl Answer {
@@ -204,7 +204,6 @@ impl Answer {
     }
 }
 
-/// A number as a script reads it.
 fn text(number: u64) -> String {
     number.to_string()
 }
@@ -216,9 +215,9 @@ fn ms_text(retention: Retention) -> String {
     }
 }
 
-/// Two intents whose digests begin with the same 16 bytes. Nobody meets this by accident.
+/// Two intents whose digests begin with the same 16 bytes. Does not happen by accident.
 fn collision() -> StoreError {
-    let message = "another intent has the same first 16 bytes of its digest; this key cannot be used here";
+    let message = "another intent has the same first 16 bytes of its digest; use another key";
     StoreError::new(ErrorKind::Corrupt, Fate::NotApplied, message)
 }
 
@@ -318,12 +317,12 @@ impl Store for RedisStore {
 
     async fn list(&self, filter: Filter) -> Result<Page, StoreError> {
         let inner = &self.inner;
-        let memory = data_loss_marker::look(&inner.link, &inner.prefix).await?;
+        let memory = data_loss_marker::read(&inner.connections, &inner.prefix).await?;
         if !memory.is_whole() {
             return Err(error::lost(&layout::marker_key(&inner.prefix, 0)));
         }
         let now = self.clock().await?;
-        list::page(&inner.link, &inner.prefix, &filter, now).await
+        list::page(&inner.connections, &inner.prefix, &filter, now).await
     }
 
     async fn decide(&self, id: IntentId, decide: Decide) -> Result<Decided, StoreError> {
@@ -344,7 +343,7 @@ impl Store for RedisStore {
     }
 
     async fn sweep(&self, _limit: usize) -> Result<usize, StoreError> {
-        // Redis forgets what has expired by itself, and looking for it would cost more than it saves.
+        // Redis deletes expired records by itself, and searching for them would cost more than it saves.
         Ok(0)
     }
 }

@@ -1,4 +1,4 @@
-//! A build without TLS.
+//! Builds without the feature `redis-tls`: plain connections.
 
 use redis::cluster::ClusterClientBuilder;
 use redis::{Client, RedisResult};
@@ -6,11 +6,11 @@ use redis::{Client, RedisResult};
 use super::options::{RedisOptions, wrong};
 use crate::store::StoreError;
 
-/// Refuses to go without what the URL asks for.
+/// Refuses a URL that asks for TLS.
 pub(super) fn check(scheme: &str, _ca: Option<&str>) -> Result<Option<Vec<u8>>, StoreError> {
     Err(wrong(format!(
-        "{scheme}:// needs TLS, which this build does not have for Redis; build with the feature `redis-tls`, or put \
-         something in between that speaks it (stunnel, HAProxy, a sidecar) and write redis:// with its address"
+        "{scheme}:// needs TLS, which this build does not have for Redis; build with the feature `redis-tls`, or use \
+         a TLS proxy (stunnel, HAProxy, a sidecar) and write redis:// with its address"
     )))
 }
 

@@ -1,4 +1,4 @@
-//! How a store in Redis is opened, and what its URL may say.
+//! Options of a Redis store, and how they are written in its URL.
 
 use std::fmt;
 use std::time::Duration;
@@ -7,28 +7,28 @@ use super::script::Edit;
 use super::{RedisStore, data_loss_marker};
 use crate::store::{ErrorKind, Fate, StoreError};
 
-/// Requests under way at once; one more waits, and is refused when it has waited too long.
+/// Requests in flight; one more waits, and is refused when it has waited too long.
 const REQUESTS_MAX: usize = 4_096;
 /// Longest prefix of keys.
 const PREFIX_BYTES_MAX: usize = 32;
 /// Most connections to one server.
 const CONNECTIONS_MAX: usize = 64;
 
-/// Where a store in Redis is, and its bounds. Made from a URL, which may say all of it:
+/// Address and bounds of a Redis store. Parsed from a URL:
 ///
 /// | in the URL | what |
 /// |---|---|
-/// | `redis://USER:PASSWORD@HOST:PORT/DB` | one server, or whatever answers for it |
-/// | `redis+cluster://USER:PASSWORD@HOST:PORT,HOST:PORT` | a cluster, by some of its nodes |
+/// | `redis://USER:PASSWORD@HOST:PORT/DB` | one server, or a proxy for it |
+/// | `redis+cluster://USER:PASSWORD@HOST:PORT,HOST:PORT` | a cluster, with some of its nodes |
 /// | `rediss://…`, `rediss+cluster://…` | the same over TLS; needs the feature `redis-tls` |
-/// | `?ca=PATH` | with TLS: the authorities to believe, in PEM, instead of the system's |
-/// | `?prefix=s` | what keys begin with; another prefix is another store |
-/// | `?timeout=2000` | ms that one request may take, connecting included |
+/// | `?ca=PATH` | with TLS: the certificate authorities to trust, in PEM, instead of the system's |
+/// | `?prefix=s` | prefix of all keys; another prefix is another store |
+/// | `?timeout=2000` | timeout of one request in ms, connecting included |
 /// | `?connections=2` | connections to the server (a cluster has one to each node) |
-/// | `?replicas=1` | a write is acknowledged when so many replicas have it too (not in a cluster) |
-/// | `?force=eviction` | opens although the server evicts keys when it is full |
-/// | `?max_age=300` | only of a cache in front of a SQL store: seconds that an entry is believed |
-/// | `?create=yes` | makes the store if there is none: for data that may be lost, see [`marker`](super) |
+/// | `?replicas=1` | a write is acknowledged when this many replicas have it too (not in a cluster) |
+/// | `?force=eviction` | opens the store although the server evicts keys when it is full |
+/// | `?max_age=300` | only for a cache in front of a SQL store: seconds an entry is trusted |
+/// | `?create=yes` | creates the store if there is none: only for data that may be lost, see [the module](super) |
 #[derive(Clone)]
 pub struct RedisOptions {
     pub(super) nodes: Vec<String>,
@@ -41,18 +41,18 @@ pub struct RedisOptions {
     pub(super) force_eviction: bool,
     pub(super) create: bool,
     pub(in crate::store) max_age: Option<Duration>,
-    /// Authorities in PEM, instead of the system's.
+    /// Certificate authorities in PEM, instead of the system's.
     #[cfg_attr(not(feature = "redis-tls"), allow(dead_code))]
     pub(super) ca: Option<Vec<u8>>,
     pub(super) edit: Option<Edit>,
 }
 
 impl RedisOptions {
-    /// Reads a URL; nobody is asked.
+    /// Parses a URL; does not connect.
     pub fn new(url: &str) -> Result<Self, StoreError> {
-        let shown = shown(url);
-        let (place, query) = url.split_once('?').unwrap_or((url, ""));
-        let (scheme, hosts) = place
+        let shown = without_password(url);
+        let (address, query) = url.split_once('?').unwrap_or((url, ""));
+        let (scheme, hosts) = address
             .split_once("://")
             .ok_or_else(|| wrong(format!("{shown:?} names no server; write redis://HOST")))?;
         let (tls, cluster) = match scheme {
@@ -60,18 +60,18 @@ impl RedisOptions {
             "rediss" => ("rediss", false),
             "redis+cluster" => ("redis", true),
             "rediss+cluster" => ("rediss", true),
-            _ => return Err(wrong(format!("{scheme:?} is no scheme of Redis; write redis://HOST"))),
+            _ => return Err(wrong(format!("{scheme:?} is not a Redis scheme; write redis://HOST"))),
         };
         let nodes = match cluster {
             false => vec![format!("{tls}://{hosts}")],
             true => {
-                // Who we are is said once, and holds for every node.
-                let (who, hosts) = match hosts.rsplit_once('@') {
-                    Some((who, hosts)) => (format!("{who}@"), hosts),
+                // The user is given once, and used for every node.
+                let (user, hosts) = match hosts.rsplit_once('@') {
+                    Some((user, hosts)) => (format!("{user}@"), hosts),
                     None => (String::new(), hosts),
                 };
                 let hosts = hosts.trim_end_matches('/').split(',').filter(|host| !host.is_empty());
-                hosts.map(|host| format!("{tls}://{who}{host}")).collect()
+                hosts.map(|host| format!("{tls}://{user}{host}")).collect()
             }
         };
         if nodes.is_empty() || hosts.is_empty() {
@@ -101,9 +101,7 @@ impl RedisOptions {
         if tls == "rediss" {
             options.ca = super::tls::check(scheme, ca)?;
         } else if ca.is_some() {
-            return Err(wrong(
-                "ca= in the URL of Redis is for rediss://, which encrypts; this does not".into(),
-            ));
+            return Err(wrong("ca= in the Redis URL needs TLS; write rediss:// or rediss+cluster://".into()));
         }
         Ok(options)
     }
@@ -112,14 +110,14 @@ impl RedisOptions {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
         let number = |max: u64| match value.parse::<u64>() {
             Ok(number) if (1..=max).contains(&number) => Ok(number),
-            _ => Err(wrong(format!("{name}={value} in the URL of Redis is not a number in 1..={max}"))),
+            _ => Err(wrong(format!("{name}={value} in the Redis URL is not a number from 1 to {max}"))),
         };
         match (name, value) {
             ("prefix", prefix) => {
                 let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_.:-".contains(&byte);
                 if prefix.len() > PREFIX_BYTES_MAX || !prefix.bytes().all(plain) {
                     return Err(wrong(format!(
-                        "{prefix:?} is no prefix of keys: at most {PREFIX_BYTES_MAX} letters, digits, _ . : -"
+                        "{prefix:?} is not a valid key prefix; use at most {PREFIX_BYTES_MAX} letters, digits, _ . : -"
                     )));
                 }
                 self.prefix = prefix.to_owned();
@@ -136,53 +134,53 @@ impl RedisOptions {
             ("create", "no") => self.create = false,
             _ => {
                 return Err(wrong(format!(
-                    "the URL of Redis says {pair:?}; known are prefix=, timeout=, connections=, replicas=, \
-                     force=eviction, create=yes, max_age=, ca="
+                    "the Redis URL has an unknown option {pair:?}; known are prefix=, timeout=, connections=, \
+                     replicas=, force=eviction, create=yes, max_age=, ca="
                 )));
             }
         }
         Ok(())
     }
 
-    /// What keys begin with. Another prefix in the same server is another store.
+    /// Prefix of all keys. Another prefix on the same server is another store.
     pub fn prefix(mut self, prefix: &str) -> Result<Self, StoreError> {
         self.set(&format!("prefix={prefix}"))?;
         Ok(self)
     }
 
-    /// How long one request may take, connecting included.
+    /// Timeout of one request, connecting included.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
-    /// Changes the scripts before they are loaded: the suite of laws has to be seen to fail, and a test has a
-    /// clock of its own.
+    /// Changes the scripts before they are loaded: tests plant bugs that the conformance suite must find, and set a
+    /// clock of their own.
     #[doc(hidden)]
     pub fn editing(mut self, edit: impl Fn(&str, String) -> String + Send + Sync + 'static) -> Self {
         self.edit = Some(std::sync::Arc::new(edit));
         self
     }
 
-    /// Opens the store. It has to be there, unless the URL says `create=yes`; see [`create`](Self::create).
+    /// Opens the store. It has to exist, unless the URL says `create=yes`; see [`create`](Self::create).
     pub async fn open(self) -> Result<RedisStore, StoreError> {
         RedisStore::open_with(self).await
     }
 
-    /// Makes the store, if there is none, and opens it. This is what `semel migrate` does, once, by hand: a
-    /// service that did it at every start would take a server that has lost its memory for a new one.
+    /// Creates the store if there is none, and opens it. `semel migrate` does this once, by hand: a service that did
+    /// it at every start would treat a server that has lost its data as a new one.
     pub async fn create(mut self) -> Result<RedisStore, StoreError> {
         self.create = true;
         RedisStore::open_with(self).await
     }
 
-    /// Looks at the store's markers: which buckets have lost their memory.
+    /// Reads the store's markers: which buckets have lost their data.
     pub async fn memory(self) -> Result<data_loss_marker::Memory, StoreError> {
         data_loss_marker::memory_of(self).await
     }
 
-    /// Goes on without what was lost: every bucket gets a marker of a new generation. What was forgotten may run
-    /// again from then on, so a person decides this, after having looked.
+    /// Accepts a data loss: every bucket gets a marker of a new generation. Intents that were lost may run again from
+    /// then on, so a person decides this, after an inspection.
     pub async fn accept_loss(self) -> Result<data_loss_marker::Memory, StoreError> {
         data_loss_marker::accept_loss(self).await
     }
@@ -190,7 +188,7 @@ impl RedisOptions {
 
 impl fmt::Debug for RedisOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let nodes: Vec<String> = self.nodes.iter().map(|node| shown(node)).collect();
+        let nodes: Vec<String> = self.nodes.iter().map(|node| without_password(node)).collect();
         f.debug_struct("RedisOptions")
             .field("nodes", &nodes)
             .field("prefix", &self.prefix)
@@ -198,11 +196,10 @@ impl fmt::Debug for RedisOptions {
     }
 }
 
-/// A URL without its password.
-pub(super) fn shown(url: &str) -> String {
+pub(super) fn without_password(url: &str) -> String {
     let Some((scheme, rest)) = url.split_once("://") else { return "…".to_owned() };
     match rest.rsplit_once('@') {
-        Some((who, host)) => format!("{scheme}://{}:…@{host}", who.split(':').next().unwrap_or("")),
+        Some((user, host)) => format!("{scheme}://{}:…@{host}", user.split(':').next().unwrap_or("")),
         None => url.to_owned(),
     }
 }

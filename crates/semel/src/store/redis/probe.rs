@@ -1,23 +1,23 @@
-//! The server's settings that decide what it may promise: asked, not assumed.
+//! Checks the server settings that durability depends on, instead of assuming them.
 
 use redis::{Cmd, Value};
 
-use super::connection::{Link, Node};
+use super::connection::{Connections, Node};
 use crate::store::{ErrorKind, Fate, StoreError};
 
 /// The oldest version whose commands are used (`SET … PXAT`).
 const VERSION_MIN: (u32, u32) = (6, 2);
 
-/// What a server says about itself; `None` where it may not be asked (managed services forbid `CONFIG`).
+/// A server's settings; `None` if it does not show them (managed services forbid `CONFIG`).
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct RedisSettings {
     /// The version of Redis, or the one that Valkey says it is compatible with.
     pub version: Option<String>,
-    /// What is thrown away when memory is full.
+    /// What is evicted when memory is full.
     pub maxmemory_policy: Option<String>,
     /// Whether writes are logged.
     pub appendonly: Option<String>,
-    /// When the log is on disk.
+    /// When the log is flushed to disk.
     pub appendfsync: Option<String>,
 }
 
@@ -28,21 +28,21 @@ impl RedisSettings {
     }
 }
 
-pub(super) async fn ask(link: &Link) -> Result<Vec<RedisSettings>, StoreError> {
+pub(super) async fn ask(connections: &Connections) -> Result<Vec<RedisSettings>, StoreError> {
     let mut all = Vec::new();
-    for node in link.nodes().await? {
+    for node in connections.nodes().await? {
         all.push(RedisSettings {
-            version: version(link, &node).await,
-            maxmemory_policy: setting(link, &node, "maxmemory-policy").await,
-            appendonly: setting(link, &node, "appendonly").await,
-            appendfsync: setting(link, &node, "appendfsync").await,
+            version: version(connections, &node).await,
+            maxmemory_policy: setting(connections, &node, "maxmemory-policy").await,
+            appendonly: setting(connections, &node, "appendonly").await,
+            appendfsync: setting(connections, &node, "appendfsync").await,
         });
     }
     Ok(all)
 }
 
-/// Refuses what would forget on its own, and says what weakens the promises.
-pub(super) fn judge(all: &[RedisSettings], force_eviction: bool) -> Result<(), StoreError> {
+/// Refuses a server that evicts records, and logs settings that weaken the promises.
+pub(super) fn check(all: &[RedisSettings], force_eviction: bool) -> Result<(), StoreError> {
     let refuse = |message: String| Err(StoreError::new(ErrorKind::Misconfigured, Fate::NotApplied, message));
     for settings in all {
         if let Some(version) = &settings.version
@@ -56,24 +56,29 @@ pub(super) fn judge(all: &[RedisSettings], force_eviction: bool) -> Result<(), S
         match settings.maxmemory_policy.as_deref() {
             Some(policy) if policy != "noeviction" && !force_eviction => {
                 return refuse(format!(
-                    "this Redis evicts {} when it is full (maxmemory-policy {policy}), and what is evicted runs again; \
-                     set noeviction, or say ?force=eviction",
+                    "this Redis evicts {} when it is full (maxmemory-policy {policy}), and evicted intents run again; \
+                     set maxmemory-policy to noeviction, or accept the risk with ?force=eviction",
                     evicted(policy)
                 ));
             }
             Some(policy) if policy != "noeviction" => {
-                tracing::warn!(policy, "this Redis evicts {} when it is full; forced", evicted(policy));
+                tracing::warn!(
+                    policy,
+                    "this Redis evicts {} when it is full; opened anyway because of ?force=eviction",
+                    evicted(policy)
+                );
             }
             Some(_) => {}
             None => tracing::warn!(
-                "this Redis does not tell its maxmemory-policy; make sure that it is noeviction"
+                "could not read maxmemory-policy of this Redis; make sure that it is noeviction"
             ),
         }
         if !settings.is_durable() {
             tracing::warn!(
                 appendonly = settings.appendonly.as_deref().unwrap_or("unknown"),
                 appendfsync = settings.appendfsync.as_deref().unwrap_or("unknown"),
-                "this Redis may lose the last claims and outcomes when it or its machine dies"
+                "this Redis may lose the last claims and outcomes in a crash; set appendonly to yes and \
+                 appendfsync to always"
             );
         }
     }
@@ -82,9 +87,9 @@ pub(super) fn judge(all: &[RedisSettings], force_eviction: bool) -> Result<(), S
 
 fn evicted(policy: &str) -> &'static str {
     match policy.starts_with("volatile-") {
-        // Whatever is finished expires some day, unless it is kept for ever.
+        // Finished records have an expiry, unless they are kept for ever.
         true => "finished outcomes before their retention is over",
-        false => "any key, also claims under way,",
+        false => "any key, even claims in flight,",
     }
 }
 
@@ -93,10 +98,10 @@ fn number(version: &str) -> (u32, u32) {
     (parts.next().unwrap_or(0), parts.next().unwrap_or(0))
 }
 
-async fn version(link: &Link, node: &Node) -> Option<String> {
+async fn version(connections: &Connections, node: &Node) -> Option<String> {
     let mut ask = Cmd::new();
     ask.arg("INFO").arg("server");
-    let text = match link.call_on(node, ask).await.ok()? {
+    let text = match connections.call_on(node, ask).await.ok()? {
         Value::BulkString(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
         Value::VerbatimString { text, .. } | Value::SimpleString(text) => text,
         _ => return None,
@@ -104,10 +109,10 @@ async fn version(link: &Link, node: &Node) -> Option<String> {
     text.lines().find_map(|line| line.strip_prefix("redis_version:")).map(|version| version.trim().to_owned())
 }
 
-async fn setting(link: &Link, node: &Node, name: &str) -> Option<String> {
+async fn setting(connections: &Connections, node: &Node, name: &str) -> Option<String> {
     let mut ask = Cmd::new();
     ask.arg("CONFIG").arg("GET").arg(name);
-    let pairs: Vec<String> = redis::from_redis_value(link.call_on(node, ask).await.ok()?).ok()?;
+    let pairs: Vec<String> = redis::from_redis_value(connections.call_on(node, ask).await.ok()?).ok()?;
     pairs.into_iter().nth(1)
 }
 
@@ -124,16 +129,16 @@ mod tests {
                 ..RedisSettings::default()
             }]
         };
-        assert!(judge(&of("noeviction", "7.0.15"), false).is_ok());
+        assert!(check(&of("noeviction", "7.0.15"), false).is_ok());
         for policy in ["allkeys-lru", "allkeys-random", "volatile-ttl", "volatile-lru", "volatile-random"] {
-            let error = judge(&of(policy, "7.2.4"), false).unwrap_err();
+            let error = check(&of(policy, "7.2.4"), false).unwrap_err();
             assert!(
                 error.kind() == ErrorKind::Misconfigured && error.to_string().contains(policy),
                 "{error}"
             );
-            assert!(judge(&of(policy, "6.2.0"), true).is_ok());
+            assert!(check(&of(policy, "6.2.0"), true).is_ok());
         }
-        assert!(judge(&of("noeviction", "6.0.16"), false).is_err());
-        assert!(judge(&[RedisSettings::default()], false).is_ok(), "unknown is not refused");
+        assert!(check(&of("noeviction", "6.0.16"), false).is_err());
+        assert!(check(&[RedisSettings::default()], false).is_ok(), "unknown is not refused");
     }
 }

@@ -1,14 +1,14 @@
-//! The scripts, and how they are called: by their hash, and by their text where the server has forgotten it.
+//! The Lua scripts, called by hash (`EVALSHA`), or by text (`EVAL`) if the server does not have them.
 
 use std::sync::Arc;
 
 use redis::{Cmd, Value};
 
-use super::connection::Link;
+use super::connection::Connections;
 use super::error::{self, Failed};
 use crate::store::StoreError;
 
-/// Changes the text of the script of that name, for tests.
+/// Changes the text of the script with that name, for tests.
 pub(super) type Edit = Arc<dyn Fn(&str, String) -> String + Send + Sync>;
 
 pub(super) struct Script {
@@ -29,7 +29,7 @@ pub(super) struct Scripts {
 const BEGIN: &str = include_str!("lua/begin.lua");
 
 impl Scripts {
-    /// What the server is sent: for whoever measures it by other means.
+    /// The text sent to the server, for benchmarks that bypass this store.
     pub(super) fn text(&self, name: &str) -> Option<&str> {
         match name {
             "claim" => Some(&self.claim.text),
@@ -64,21 +64,21 @@ impl Script {
         Self { text, hash }
     }
 
-    /// Runs it. A server that does not know it (restarted, failed over, `SCRIPT FLUSH`) gets its text, which it
-    /// keeps: NOSCRIPT is said before anything is done.
+    /// Runs it. A server that does not have it (restarted, failed over, `SCRIPT FLUSH`) gets its text, which it keeps.
+    /// That is safe: NOSCRIPT is returned before anything is done.
     pub(super) async fn run(
         &self,
-        link: &Link,
+        connections: &Connections,
         keys: &[&[u8]],
         args: &[&[u8]],
     ) -> Result<Vec<Value>, StoreError> {
-        self.run_with(link, keys, args, 0).await
+        self.run_with(connections, keys, args, 0).await
     }
 
-    /// As [`run`](Self::run); the answer is given when this many replicas have what it changed.
+    /// As [`run`](Self::run), but answers only when this many replicas have what it changed.
     pub(super) async fn run_with(
         &self,
-        link: &Link,
+        connections: &Connections,
         keys: &[&[u8]],
         args: &[&[u8]],
         replicas: u32,
@@ -91,9 +91,9 @@ impl Script {
             });
             command
         };
-        let mut answer = link.call(command("EVALSHA", &self.hash), replicas).await;
+        let mut answer = connections.call(command("EVALSHA", &self.hash), replicas).await;
         if answer.as_ref().is_err_and(Failed::is_no_script) {
-            answer = link.call(command("EVAL", &self.text), replicas).await;
+            answer = connections.call(command("EVAL", &self.text), replicas).await;
         }
         match answer.map_err(|failed| failed.explain())? {
             Value::Array(parts) => Ok(parts),

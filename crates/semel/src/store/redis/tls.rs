@@ -1,5 +1,5 @@
-//! TLS by rustls: `rediss://` and `rediss+cluster://`. Certificates are always checked, by the system's authorities or
-//! by those in the file that `?ca=` names.
+//! TLS by rustls: `rediss://` and `rediss+cluster://`. Certificates are always verified, against the system's
+//! authorities or those in the file that `?ca=` names.
 
 use redis::cluster::ClusterClientBuilder;
 use redis::{Client, RedisResult, TlsCertificates};
@@ -10,21 +10,21 @@ use rustls::pki_types::pem::PemObject;
 use super::options::{RedisOptions, wrong};
 use crate::store::StoreError;
 
-/// The authorities of a file, read once and looked at: a file without any would otherwise be noticed by nobody
-/// before the first handshake.
+/// Reads the certificate authorities of a file and checks them: a file without any would otherwise be noticed only in
+/// the first handshake.
 pub(super) fn check(_scheme: &str, ca: Option<&str>) -> Result<Option<Vec<u8>>, StoreError> {
-    // The driver takes the process' way to encrypt, and panics where there are two and nobody has chosen.
+    // The driver uses the process' default crypto provider, and panics if there are two and none is the default.
     if CryptoProvider::get_default().is_none() {
-        // Whoever was quicker has chosen.
+        // An error means that another thread was faster; its choice stands.
         let _ = ring::default_provider().install_default();
     }
     let Some(path) = ca else { return Ok(None) };
     let pem = std::fs::read(path)
-        .map_err(|error| wrong(format!("ca={path} in the URL of Redis cannot be read: {error}")))?;
+        .map_err(|error| wrong(format!("ca={path} in the Redis URL cannot be read: {error}")))?;
     let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
     match all {
         Ok(all) if !all.is_empty() => Ok(Some(pem)),
-        _ => Err(wrong(format!("ca={path} in the URL of Redis holds no certificate in PEM"))),
+        _ => Err(wrong(format!("ca={path} in the Redis URL has no PEM certificate"))),
     }
 }
 

@@ -1,10 +1,9 @@
-//! Copying the write-ahead log into the file, beside the writer.
+//! Checkpoints: copying the write-ahead log (WAL) into the file, in a thread of its own.
 //!
-//! SQLite's way is that whoever makes the log too long copies it, before it answers. Here a thread of its own
-//! copies (`PASSIVE`: it waits for nobody), while the writer goes on appending. That alone never ends: the log
-//! starts over only when *all* of it was copied, and under load there is always more. So when the thread has
-//! copied nearly everything it lets the writer copy the short rest between two commits; the next commit then
-//! starts the log over.
+//! By default SQLite checkpoints in the commit that makes the log too long. Here a thread copies (`PASSIVE`: it waits
+//! for no lock) while the writer goes on appending. That alone never ends: the log starts over only when *all* of it
+//! was copied, and under load there is always more. So when the thread has copied nearly everything, the writer copies
+//! the short rest between two commits, and the next commit starts the log over.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender};
@@ -15,17 +14,17 @@ use rusqlite::Connection;
 use super::open;
 use super::options::File;
 
-/// Passes of the thread before it hands over; each is over what the writer appended during the one before.
+/// Passes of the thread before it hands over; each copies what the writer appended during the one before.
 const PASSES_MAX: u32 = 4;
-/// A rest this short is left to the writer.
+/// A rest of at most this many pages is left to the writer.
 const REST_PAGES: u32 = 64;
 
-/// What writer and checkpointer know of the log.
+/// State of the log, shared by writer and checkpoint thread.
 #[derive(Default)]
 pub(super) struct Log {
     /// Its length in pages after the last commit.
     pages: AtomicU32,
-    /// The writer is to copy the rest.
+    /// The writer should copy the rest.
     handed_over: AtomicBool,
     /// Held while the thread copies.
     copying: Mutex<()>,
@@ -51,7 +50,7 @@ impl Checkpointer {
         Self { log, wake, every_pages, next_pages: every_pages, help_pages: every_pages.saturating_mul(4) }
     }
 
-    /// Learns the length of the log at each commit of the writer's connection.
+    /// Tracks the length of the log after each commit of the writer's connection.
     pub(super) fn watch(&self, connection: &mut Connection) -> rusqlite::Result<()> {
         let log = Arc::clone(&self.log);
         connection.wal_hook(Some(move |_: &mut rusqlite::hooks::Wal, pages| {
@@ -60,8 +59,8 @@ impl Checkpointer {
         }))
     }
 
-    /// Between two commits.
-    pub(super) fn tend(&mut self, connection: &Connection) {
+    /// Checkpoints or wakes the thread, if due. Called between two commits.
+    pub(super) fn checkpoint_if_due(&mut self, connection: &Connection) {
         let pages = self.log.pages();
         if pages < self.every_pages {
             self.next_pages = self.every_pages;
@@ -69,9 +68,9 @@ impl Checkpointer {
             return;
         }
         if pages >= self.help_pages {
-            // The thread does not keep up (a slow disk, no processor for it, or somebody reads an old state):
-            // wait for its pass to end and copy the rest, at the price of one slow commit, rather than let
-            // the log grow without bound. If a reader is in the way it grows by as much until the next try.
+            // The thread does not keep up (a slow disk, no free processor, or a reader on an old snapshot): wait for
+            // its pass to end and copy the rest. That costs one slow commit, but bounds the log. If a reader blocks
+            // it, the log grows by `every_pages` until the next try.
             self.help_pages = pages.saturating_add(self.every_pages);
             let _thread_waits = self.log.copying.lock();
             copy(connection);
@@ -83,7 +82,7 @@ impl Checkpointer {
     }
 }
 
-/// The checkpointer's thread. Ends when the writer does.
+/// The checkpoint thread. Ends when the writer does.
 pub(super) fn run(file: &File, log: &Log, wake: &Receiver<()>) {
     let mut connection = None;
     while wake.recv().is_ok() {
@@ -101,8 +100,8 @@ pub(super) fn run(file: &File, log: &Log, wake: &Receiver<()>) {
     }
 }
 
-/// Copies what can be copied without waiting for anybody, and says up to which page of the log all is copied.
-/// An error (a full disk, a lock) costs nothing but a longer log; a writer that cannot write says so itself.
+/// Copies what can be copied without waiting for a lock; returns up to which page of the log all is copied. An error
+/// (a full disk, a lock) only makes the log longer; a writer that cannot write reports that itself.
 fn copy(connection: &Connection) -> u32 {
     let copied = connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |row| row.get::<_, i64>(2));
     copied.map_or(0, |pages| u32::try_from(pages).unwrap_or(0))

@@ -1,4 +1,4 @@
-//! The store's clock: the machine's, and never backwards within a process.
+//! The store's clock: the machine's, monotonic within a process.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -16,8 +16,8 @@ impl Clock {
         Self { source: Box::new(source), latest: AtomicU64::new(0) }
     }
 
-    /// A clock that was set back stands still until it has caught up: a lease that was seen to lapse must not
-    /// run again.
+    /// If the machine's clock is set back, this one stands still until it has caught up: an expired lease must not
+    /// become valid again.
     pub(super) fn now(&self) -> StoreTime {
         let now = (self.source)().0.min(MS_MAX);
         StoreTime(self.latest.fetch_max(now, Ordering::Relaxed).max(now))

@@ -1,4 +1,4 @@
-//! What SQLite's errors mean for a request, in one line that says what to do.
+//! Translates SQLite's errors into store errors that say what to do.
 
 use std::path::Path;
 
@@ -6,12 +6,12 @@ use rusqlite::ErrorCode;
 
 use crate::store::{ErrorKind, Fate, StoreError};
 
-/// What can go wrong on a connection, before it is known what that means for whom.
+/// An error on a connection, before it is known which requests it concerns.
 #[derive(Debug)]
 pub(crate) enum SqliteError {
     /// SQLite's own error, or a row we cannot read.
     Sqlite(rusqlite::Error),
-    /// We do not take this file; the text goes on after its path.
+    /// We refuse this file; the text continues a sentence that begins with its path.
     Refused(String),
 }
 
@@ -25,7 +25,7 @@ pub(crate) fn refused(why: String) -> SqliteError {
     SqliteError::Refused(why)
 }
 
-/// A stored value no semel wrote.
+/// A stored value that semel never writes.
 pub(crate) fn unreadable(column: usize, why: impl Into<String>) -> rusqlite::Error {
     let why: Box<dyn std::error::Error + Send + Sync> = why.into().into();
     rusqlite::Error::FromSqlConversionFailure(column, rusqlite::types::Type::Blob, why)
@@ -51,7 +51,7 @@ impl SqliteError {
         self.code() == Some(ErrorCode::DiskFull)
     }
 
-    /// It concerns one row or one value; the rest of the transaction is as good as before.
+    /// It concerns one row or one value; the transaction can go on.
     pub(super) fn is_of_one_request(&self) -> bool {
         match self {
             Self::Sqlite(rusqlite::Error::SqliteFailure(error, _)) => {
@@ -62,12 +62,12 @@ impl SqliteError {
         }
     }
 
-    /// After this the connection's idea of the file is not to be trusted.
+    /// After this the connection's view of the file cannot be trusted.
     pub(super) fn needs_new_connection(&self) -> bool {
         !self.is_of_one_request() && !self.is_busy() && !self.is_full()
     }
 
-    /// Says it to the one who asked.
+    /// The error for the caller.
     pub(crate) fn explain(&self, path: &Path, fate: Fate) -> StoreError {
         let path = path.display();
         let error = match self {
@@ -79,18 +79,21 @@ impl SqliteError {
         let (kind, message) = match error.sqlite_error_code() {
             Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => (
                 ErrorKind::Unavailable,
-                format!("{path} is locked by another process; retry, or end the one that holds it"),
+                format!("{path} is locked by another process; retry, or stop that process"),
             ),
-            Some(ErrorCode::DiskFull) => {
-                (ErrorKind::Full, format!("no room left for {path}; free some on its disk, then retry"))
-            }
+            Some(ErrorCode::DiskFull) => (
+                ErrorKind::Full,
+                format!("the disk is full, and {path} cannot grow; free some space, then retry"),
+            ),
             Some(ErrorCode::NotADatabase) => (
                 ErrorKind::Corrupt,
                 format!("{path} is not an SQLite database; name another path, or restore it from a backup"),
             ),
             Some(ErrorCode::DatabaseCorrupt) => (
                 ErrorKind::Corrupt,
-                format!("{path} is damaged; stop, keep a copy, and restore it from a backup"),
+                format!(
+                    "{path} is damaged; stop the service, keep a copy of the file, and restore it from a backup"
+                ),
             ),
             Some(ErrorCode::ReadOnly | ErrorCode::PermissionDenied) => (
                 ErrorKind::Misconfigured,
@@ -100,24 +103,26 @@ impl SqliteError {
                 ErrorKind::Unavailable,
                 format!("{path} cannot be opened; check that its directory exists and is writable"),
             ),
-            Some(ErrorCode::TooBig) => {
-                (ErrorKind::TooLarge, format!("the record is larger than {path} takes"))
-            }
-            // Our statements break no constraint of our tables, and our rows read back.
+            Some(ErrorCode::TooBig) => (ErrorKind::TooLarge, format!("the record is too large for {path}")),
+            // Our statements violate no constraint, and rows we wrote can be read: the file was changed by someone
+            // else.
             Some(ErrorCode::ConstraintViolation) | None => {
-                (ErrorKind::Corrupt, format!("a record in {path} makes no sense; look at it with sqlite3"))
+                (ErrorKind::Corrupt, format!("a record in {path} cannot be read; inspect it with sqlite3"))
             }
-            Some(_) => (ErrorKind::Unavailable, format!("{path} cannot be used; check its disk, then retry")),
+            Some(_) => (
+                ErrorKind::Unavailable,
+                format!("{path} cannot be read or written; check its disk, then retry"),
+            ),
         };
-        // In words only: a driver's types are not for callers, and a failed commit has many of them.
+        // As text: the driver's types are not part of our API, and one failed commit has many callers.
         StoreError::new(kind, fate, message).with_source(error.to_string())
     }
 }
 
-/// The path leads to another file than the one that was opened.
+/// The path now leads to another file than the one that was opened.
 pub(super) fn moved(path: &Path) -> StoreError {
     let message = format!(
-        "{} was moved or replaced while in use; put it back, or restart to use what is there now",
+        "{} was moved or replaced while in use; put it back, or restart to use the file that is there now",
         path.display()
     );
     StoreError::new(ErrorKind::Unavailable, Fate::NotApplied, message)

@@ -2,17 +2,17 @@
 //!
 //! ```text
 //!  callers ──▶ queue ──▶ writer ──▶ one commit for all that waited ──▶ answers
-//!     │                    ▲ └── lets the log grow; between commits copies the short rest of it
+//!     │                    ▲ └── appends to the log; between commits copies the short rest of it
 //!     │                    │
-//!     │              checkpointer: copies the log into the file, beside the writer
+//!     │              checkpointer: copies the log into the file, in a thread of its own
 //!     └──────▶ readers (get, list): connections of their own, never behind a commit
 //! ```
 //!
-//! - **Durable before acknowledged**: write-ahead log, `synchronous=FULL`, both looked at after opening.
+//! - **Durable before acknowledged**: write-ahead log, `synchronous=FULL`, both verified after opening.
 //! - **Several processes** may use one file on one machine. They stay correct but take turns at writing, so
-//!   latencies grow. Keep leases much longer than [`busy_timeout`](SqliteOptions::busy_timeout).
+//!   latency grows. Keep leases much longer than [`busy_timeout`](SqliteOptions::busy_timeout).
 //! - **The clock** is the machine's; within a process it never runs backwards.
-//! - **Look inside** with the ordinary tool: `sqlite3 semel.db 'SELECT * FROM intents LIMIT 10'`. Back up with
+//! - **Inspect it** with the usual tool: `sqlite3 semel.db 'SELECT * FROM intents LIMIT 10'`. Back up with
 //!   its `.backup` or `VACUUM INTO`, never by copying the file alone while it is in use.
 
 use std::fmt;
@@ -26,7 +26,7 @@ use tokio::sync::watch;
 use self::checkpoint::{Checkpointer, Log};
 use self::clock::Clock;
 use self::options::File;
-use self::reader::Look;
+use self::reader::ReadRequest;
 use self::writer::{Work, Writer};
 use super::command::{Ask, Command, Finishing};
 use super::encoding::{MS_MAX, bounded};
@@ -52,10 +52,10 @@ mod writer;
 
 pub use options::SqliteOptions;
 
-/// How long dropping the last handle waits for the threads to put the file in order.
+/// How long dropping the last handle waits for the threads to finish and to checkpoint the file.
 const DROP_WAIT: Duration = Duration::from_secs(10);
 
-/// Remembers in one SQLite file. Cheap to clone; the file is closed with the last clone.
+/// A store in one SQLite file. Cheap to clone; the file is closed with the last clone.
 ///
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
@@ -79,14 +79,14 @@ struct Inner {
     commits: Arc<AtomicU64>,
     log: Arc<Log>,
     writer: Queue<Work>,
-    // Two, so that looking up one record never waits for somebody's walk through millions.
-    gets: Queue<Look>,
-    lists: Queue<Look>,
-    // Last, and therefore dropped after the queues, whose end is what ends the threads.
+    // Two, so that a `get` never waits for a `list` over millions of records.
+    gets: Queue<ReadRequest>,
+    lists: Queue<ReadRequest>,
+    // Last, and therefore dropped after the queues: the threads end when the queues are dropped.
     threads: Threads,
 }
 
-/// The far end of the threads' life: the writer ends last, and both of these with it.
+/// Signals that the threads have ended: the writer ends last, and both of these with it.
 struct Threads {
     ended: watch::Receiver<()>,
     gone: Mutex<blocking::Receiver<()>>,
@@ -94,21 +94,21 @@ struct Threads {
 
 impl Drop for Threads {
     fn drop(&mut self) {
-        // The threads never wait for us; this is as long as what they have queued takes, plus a checkpoint.
+        // The threads never wait for us; this takes as long as their queued requests and a checkpoint.
         let gone = self.gone.get_mut().unwrap_or_else(PoisonError::into_inner);
         let _ = gone.recv_timeout(DROP_WAIT);
     }
 }
 
 impl SqliteStore {
-    /// Opens the file, and makes it if it is not there.
+    /// Opens the file, and creates it if it does not exist.
     ///
-    /// A file that is not semel's, or was written by a newer semel, is refused and left as it is.
+    /// A file that is not semel's, or was written by a newer semel, is refused and left unchanged.
     pub async fn open(path: impl AsRef<Path>) -> Result<Self, StoreError> {
         Self::options().open(path).await
     }
 
-    /// Opens with other bounds than the usual ones.
+    /// Options with other bounds than the defaults.
     pub fn options() -> SqliteOptions {
         SqliteOptions::default()
     }
@@ -149,7 +149,7 @@ impl SqliteStore {
             Arc::clone(&commits),
         );
         open::spawn("writer", move || {
-            // Dropped however this thread ends: nobody waits for a writer that is gone.
+            // Dropped however this thread ends, so that no one waits for a writer that is gone.
             let _ends = (end, going);
             thread.run(main);
             thread.end(others);
@@ -158,13 +158,13 @@ impl SqliteStore {
         Ok(Self { inner: Arc::new(Inner { file, clock, commits, log, writer, gets, lists, threads }) })
     }
 
-    /// Answers what was asked before, takes nothing more (also from clones), and puts the file in order:
-    /// afterwards there is one file, without its log. Dropping the last clone does the same, but makes its
-    /// thread wait.
+    /// Drains and closes: answers what was asked before, accepts nothing more (also from clones), and checkpoints the
+    /// file; afterwards there is one file, without its log. Dropping the last clone does the same, but blocks its
+    /// thread.
     pub async fn close(&self) {
         self.inner.writer.put_last(Work::Close).await;
-        self.inner.gets.put_last(Look::Close).await;
-        self.inner.lists.put_last(Look::Close).await;
+        self.inner.gets.put_last(ReadRequest::Close).await;
+        self.inner.lists.put_last(ReadRequest::Close).await;
         let mut ended = self.inner.threads.ended.clone();
         while ended.changed().await.is_ok() {}
     }
@@ -226,12 +226,12 @@ impl Store for SqliteStore {
     }
 
     async fn get(&self, id: IntentId) -> Result<Option<Record>, StoreError> {
-        self.inner.gets.ask(|reply| Look::Get(id, reply)).await
+        self.inner.gets.ask(|reply| ReadRequest::Get(id, reply)).await
     }
 
     async fn list(&self, filter: Filter) -> Result<Page, StoreError> {
         reader::check_cursor(&filter)?;
-        self.inner.lists.ask(|reply| Look::List(Box::new(filter), reply)).await
+        self.inner.lists.ask(|reply| ReadRequest::List(Box::new(filter), reply)).await
     }
 
     async fn decide(&self, id: IntentId, mut decide: Decide) -> Result<Decided, StoreError> {
@@ -245,6 +245,6 @@ impl Store for SqliteStore {
     }
 
     async fn lineage(&self) -> Result<Option<Lineage>, StoreError> {
-        self.inner.gets.ask(Look::Lineage).await.map(Some)
+        self.inner.gets.ask(ReadRequest::Lineage).await.map(Some)
     }
 }

@@ -1,4 +1,4 @@
-//! Opening the file: what it must be, and how each connection is set up.
+//! Opening the file: checks on it, and how each connection is set up.
 
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -13,20 +13,20 @@ use super::schema;
 use crate::store::queue::answer_lost;
 use crate::store::{ErrorKind, Fate, StoreError};
 
-/// Memory each connection may use for pages. More is not faster: after a page split SQLite looks through all
-/// the pages it holds at the next commit, and what it does not hold the system's cache has.
+/// Page cache of each connection. More is not faster: after a page split SQLite goes through all cached pages at the
+/// next commit, and pages it does not cache are in the system's cache.
 const CACHE_KIB: i64 = 4 * 1024;
 
-/// The path as SQLite gets it. Absolute, because the process may change its directory, and because SQLite
-/// reads a meaning into names such as `:memory:` and `file:x`.
+/// The path as SQLite gets it. Absolute, because the process may change its directory, and because names such as
+/// `:memory:` and `file:x` mean something to SQLite.
 pub(crate) fn full_path(path: &Path) -> Result<PathBuf, StoreError> {
     std::path::absolute(path).map_err(|error| {
-        let message = format!("{:?} is not a path of a file; name one, such as semel.db", path.display());
+        let message = format!("{:?} is not the path of a file; name one, such as semel.db", path.display());
         StoreError::new(ErrorKind::Misconfigured, Fate::NotApplied, message).with_source(error)
     })
 }
 
-/// Runs what blocks on a thread of its own.
+/// Runs blocking work on a thread of its own.
 pub(crate) async fn in_thread<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, StoreError> + Send + 'static,
 ) -> Result<T, StoreError> {
@@ -42,50 +42,54 @@ pub(super) fn spawn(
     work: impl FnOnce() + Send + 'static,
 ) -> Result<thread::JoinHandle<()>, StoreError> {
     thread::Builder::new().name(format!("semel-sqlite-{name}")).spawn(work).map_err(|error| {
-        let message = "no thread could be started for the SQLite store; raise the limit of threads";
+        let message = "could not start a thread for the SQLite store; raise the limit of threads";
         StoreError::new(ErrorKind::Unavailable, Fate::NotApplied, message).with_source(error)
     })
 }
 
-/// The first connection: checks the file, makes or upgrades its tables, and tells the version it had.
+/// The first connection: checks the file, creates or upgrades its tables, and returns the version it had.
 pub(super) fn connect(file: &File) -> Result<(Connection, u32), StoreError> {
-    look(file)?;
+    check_path(file)?;
     let connect = || {
         let mut connection = bare(file, file.create)?;
-        // Before anything is changed: a file of somebody else's must stay as it is.
-        if let (schema::SchemaStatus::New, false) = (schema::standing(&connection)?, file.create) {
-            return Err(refused("is empty; check the path, or make its tables with `semel migrate`".into()));
+        // Before anything is changed: a file of another application must stay as it is.
+        if let (schema::SchemaStatus::New, false) = (schema::status(&connection)?, file.create) {
+            return Err(refused(
+                "is empty; check the path, or create its tables with `semel migrate`".into(),
+            ));
         }
         write_ahead(&connection, file.busy_timeout)?;
         set_up(&connection, file)?;
-        let before = schema::bring_up(&mut connection)?;
+        let before = schema::create_or_upgrade(&mut connection)?;
         Ok((connection, before))
     };
-    connect().map_err(|trouble: SqliteError| {
-        let trouble = if trouble.is_cannot_open() {
-            refused("cannot be opened or made; check that its directory is writable for this user".into())
+    connect().map_err(|error: SqliteError| {
+        let error = if error.is_cannot_open() {
+            refused("cannot be opened or created; check that its directory is writable for this user".into())
         } else {
-            trouble
+            error
         };
-        trouble.explain(&file.path, Fate::NotApplied)
+        error.explain(&file.path, Fate::NotApplied)
     })
 }
 
-/// A further connection to a file that [`connect`] has opened. It makes no new file: one that has vanished
-/// is an error, not an empty store.
+/// Another connection to a file that [`connect`] has opened. Never creates the file: a file that has vanished is an
+/// error, not an empty store.
 pub(super) fn reconnect(file: &File) -> Result<Connection, StoreError> {
     let reconnect = || {
         let connection = bare(file, false)?;
         set_up(&connection, file)?;
-        match schema::standing(&connection)? {
+        match schema::status(&connection)? {
             schema::SchemaStatus::Ours(_) => Ok(connection),
-            schema::SchemaStatus::New => Err(refused("is empty now; was it replaced?".into())),
+            schema::SchemaStatus::New => {
+                Err(refused("is empty now and was probably replaced; put the original file back".into()))
+            }
         }
     };
-    reconnect().map_err(|trouble: SqliteError| trouble.explain(&file.path, Fate::NotApplied))
+    reconnect().map_err(|error: SqliteError| error.explain(&file.path, Fate::NotApplied))
 }
 
-/// For a connection that only reads.
+/// A read-only connection.
 pub(super) fn reconnect_reader(file: &File) -> Result<Connection, StoreError> {
     let connection = reconnect(file)?;
     connection
@@ -94,8 +98,8 @@ pub(super) fn reconnect_reader(file: &File) -> Result<Connection, StoreError> {
     Ok(connection)
 }
 
-/// SQLite says "unable to open database file" for all of these.
-fn look(file: &File) -> Result<(), StoreError> {
+/// Checks for clear errors: SQLite says "unable to open database file" for all of these.
+fn check_path(file: &File) -> Result<(), StoreError> {
     let path = &file.path;
     let wrong = |why: String| Err(refused(why).explain(path, Fate::NotApplied));
     let directory = path.parent().unwrap_or(path);
@@ -104,11 +108,11 @@ fn look(file: &File) -> Result<(), StoreError> {
     }
     match std::fs::metadata(directory) {
         Ok(found) if !found.is_dir() => {
-            return wrong(format!("cannot be made: {} is not a directory", directory.display()));
+            return wrong(format!("cannot be created: {} is not a directory", directory.display()));
         }
         Err(error) => {
             return wrong(format!(
-                "cannot be made: {} cannot be used ({error}); create that directory first",
+                "cannot be created: {} cannot be used ({error}); create that directory first",
                 directory.display()
             ));
         }
@@ -125,17 +129,17 @@ fn bare(file: &File, create: bool) -> Result<Connection, SqliteError> {
     flags.set(OpenFlags::SQLITE_OPEN_CREATE, create);
     let connection = Connection::open_with_flags(&file.path, flags)?;
     connection.busy_timeout(file.busy_timeout)?;
-    // Where it may not write, SQLite opens for reading and says nothing.
+    // Without permission to write, SQLite opens read-only and reports no error.
     if connection.is_readonly(MAIN_DB)? {
         return Err(refused("cannot be written; make it and its directory writable for this user".into()));
     }
     Ok(connection)
 }
 
-/// Switches to write-ahead logging and looks whether that worked. The switch takes a lock that does not
-/// heed the busy timeout, so whoever opens a new file at the same moment is waited for here.
-fn write_ahead(connection: &Connection, patience: Duration) -> Result<(), SqliteError> {
-    let deadline = Instant::now() + patience;
+/// Switches to write-ahead logging and checks that it worked. The switch takes a lock that ignores the busy timeout, so
+/// this waits for another process that opens a new file at the same moment.
+fn write_ahead(connection: &Connection, timeout: Duration) -> Result<(), SqliteError> {
+    let deadline = Instant::now() + timeout;
     loop {
         let set: Result<String, SqliteError> = connection
             .pragma_update_and_check(None, "journal_mode", "wal", |row| row.get(0))
@@ -147,21 +151,21 @@ fn write_ahead(connection: &Connection, patience: Duration) -> Result<(), Sqlite
                     "cannot have a write-ahead log (its journal stays {mode:?}); put it on a local disk"
                 )));
             }
-            Err(trouble) if trouble.is_busy() && Instant::now() < deadline => {
+            Err(error) if error.is_busy() && Instant::now() < deadline => {
                 thread::sleep(Duration::from_millis(5));
             }
-            Err(trouble) => return Err(trouble),
+            Err(error) => return Err(error),
         }
     }
 }
 
 fn set_up(connection: &Connection, file: &File) -> Result<(), SqliteError> {
     connection.pragma_update(None, "synchronous", "FULL")?;
-    // macOS: without it a flush ends in the drive's cache. Elsewhere it means nothing.
+    // macOS: without it a flush ends in the drive's cache. Elsewhere it has no effect.
     connection.pragma_update(None, "fullfsync", true)?;
-    // Checkpoints are the business of checkpoint.rs, not of whoever happens to commit.
+    // checkpoint.rs does the checkpoints, not the commits.
     connection.pragma_update_and_check(None, "wal_autocheckpoint", 0, |_| Ok(()))?;
-    // A log that once grew large is cut when it starts over.
+    // A log that once grew large is truncated when it starts over.
     let log_bytes_max = i64::from(file.checkpoint_pages) * 4 * 4096;
     connection.pragma_update_and_check(None, "journal_size_limit", log_bytes_max, |_| Ok(()))?;
     connection.pragma_update(None, "cache_size", -CACHE_KIB)?;
@@ -169,7 +173,7 @@ fn set_up(connection: &Connection, file: &File) -> Result<(), SqliteError> {
     if let Some(pages) = file.pages_max {
         connection.pragma_update_and_check(None, "max_page_count", pages, |_| Ok(()))?;
     }
-    // Durable before acknowledged is a promise: probed, not assumed.
+    // Durable before acknowledged is a promise: verified, not assumed.
     let journal: String = connection.pragma_query_value(None, "journal_mode", |row| row.get(0))?;
     let synchronous: i64 = connection.pragma_query_value(None, "synchronous", |row| row.get(0))?;
     if journal != "wal" || synchronous < 2 {
@@ -181,15 +185,15 @@ fn set_up(connection: &Connection, file: &File) -> Result<(), SqliteError> {
     Ok(())
 }
 
-/// Which file is at the path. Whoever moves or replaces the file of a running store takes it away: the next
-/// process would start with another one, and both would hand out the same claims.
+/// Which file is at the path. If the file of a running store is moved or replaced, the next process starts with another
+/// file, and both would grant the same claims.
 #[cfg(unix)]
 pub(super) fn identity(file: &File) -> Option<(u64, u64)> {
     use std::os::unix::fs::MetadataExt;
     std::fs::metadata(&file.path).ok().map(|found| (found.dev(), found.ino()))
 }
 
-/// Elsewhere an open file cannot be replaced.
+/// On other systems an open file cannot be replaced.
 #[cfg(not(unix))]
 pub(super) fn identity(_file: &File) -> Option<(u64, u64)> {
     None

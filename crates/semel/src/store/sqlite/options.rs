@@ -1,4 +1,4 @@
-//! How a store is opened.
+//! Options of a SQLite store.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -52,65 +52,66 @@ impl Default for SqliteOptions {
 }
 
 impl SqliteOptions {
-    /// Whether a file that is not there is made. Yes unless told otherwise.
+    /// Whether a missing file is created. Default: yes.
     pub fn create(mut self, create: bool) -> Self {
         self.create = create;
         self
     }
 
-    /// How many requests may wait for the writer: 1,024 unless told otherwise. One that finds the queue full
-    /// waits for [`queue_wait`](Self::queue_wait) and is then refused as busy.
+    /// How many requests may wait for the writer. Default: 1,024. One that finds the queue full waits for
+    /// [`queue_wait`](Self::queue_wait) and is then refused as busy.
     pub fn queue_max(mut self, requests: usize) -> Self {
         self.queue_max = requests.max(1);
         self
     }
 
-    /// How long a request waits for a place in a full queue: a second unless told otherwise.
+    /// How long a request waits for room in a full queue. Default: one second.
     pub fn queue_wait(mut self, wait: Duration) -> Self {
         self.queue_wait = wait;
         self
     }
 
-    /// How many requests share one commit at most: 256 unless told otherwise.
+    /// How many requests share one commit at most. Default: 256.
     pub fn batch_max(mut self, requests: usize) -> Self {
         self.batch_max = requests.max(1);
         self
     }
 
-    /// How long to wait for another process that writes to the same file: five seconds unless told
-    /// otherwise. Keep leases much longer than this, or a claim may lapse while its renewal waits.
+    /// How long to wait for another process that writes to the same file. Default: five seconds. Keep leases much
+    /// longer than this, or a lease may expire while its renewal waits.
     pub fn busy_timeout(mut self, timeout: Duration) -> Self {
         self.busy_timeout = timeout;
         self
     }
 
-    /// How many pages of 4 KiB the write-ahead log collects before they are copied into the file: 2,000
-    /// unless told otherwise. Under continuous load the log stays within four times this, unless a reader is in the way.
+    /// Checkpoint interval: how many pages of 4 KiB the write-ahead log collects before they are copied into the
+    /// file. Default: 2,000. Under continuous load the log stays within four times this, unless a reader blocks the
+    /// checkpoint.
     pub fn checkpoint_pages(mut self, pages: u32) -> Self {
         self.checkpoint_pages = pages.max(16);
         self
     }
 
-    /// Lets the file have at most this many pages: a full disk, for tests.
+    /// Limits the file to this many pages: simulates a full disk, for tests.
     #[doc(hidden)]
     pub fn pages_max(mut self, pages: u32) -> Self {
         self.pages_max = Some(pages);
         self
     }
 
-    /// Judges leases and expiry by a clock of the caller's: virtual time, for tests.
+    /// Uses the caller's clock for leases and expiry: virtual time, for tests.
     #[doc(hidden)]
     pub fn clock(mut self, clock: impl Fn() -> StoreTime + Send + Sync + 'static) -> Self {
         self.clock = Arc::new(Clock::new(clock));
         self
     }
 
-    /// Opens the file, and makes it if need be.
+    /// Opens the file, and creates it if allowed.
     pub async fn open(self, path: impl AsRef<Path>) -> Result<SqliteStore, StoreError> {
         SqliteStore::open_with(self, path.as_ref()).await
     }
 
-    /// What every connection to the file is opened with.
+    /// The settings every connection to the file is opened with.
     pub(super) fn file(&self, path: &Path) -> Result<File, StoreError> {
         Ok(File {
             path: open::full_path(path)?,

@@ -1,4 +1,4 @@
-//! Readers beside the writer: their own connections and threads, so that a look never waits for a commit.
+//! Readers, on connections and threads of their own, so that a read never waits for a commit.
 
 use std::sync::LazyLock;
 
@@ -19,53 +19,58 @@ use crate::store::{ErrorKind, Fate, Filter, Lineage, Page, Record, StoreError};
 
 /// Bytes of outcomes after which a page ends, however few records it has.
 const PAGE_OUTCOME_BYTES: usize = 16 << 20;
-/// Rows looked at in one go, at first and at most. A read that takes long keeps the log from starting over.
+/// Rows scanned in one read, at first and at most. A long read keeps the log from starting over.
 const WINDOW_ROWS_MIN: i64 = 1_000;
 const WINDOW_ROWS_MAX: i64 = 20_000;
 
-/// What a reader is asked.
-pub(super) enum Look {
+/// A request to a reader.
+pub(super) enum ReadRequest {
     Get(IntentId, Reply<Option<Record>>),
     List(Box<Filter>, Reply<Page>),
     Lineage(Reply<Lineage>),
-    /// Take nothing more, and end.
+    /// Accept nothing more, and end.
     Close,
 }
 
 /// A reader's thread, until the store is closed or dropped.
-pub(super) fn run(file: &File, clock: &Clock, mut queue: mpsc::Receiver<Look>, connection: Connection) {
+pub(super) fn run(
+    file: &File,
+    clock: &Clock,
+    mut queue: mpsc::Receiver<ReadRequest>,
+    connection: Connection,
+) {
     let mut connection = Some(connection);
-    while let Some(look) = queue.blocking_recv() {
+    while let Some(request) = queue.blocking_recv() {
         let opened = match connection.take() {
             Some(connection) => Ok(connection),
             None => open::reconnect_reader(file),
         };
-        connection = match (look, opened) {
-            (Look::Close, opened) => {
+        connection = match (request, opened) {
+            (ReadRequest::Close, opened) => {
                 queue.close();
                 opened.ok()
             }
-            (Look::Get(id, reply), Ok(opened)) => {
+            (ReadRequest::Get(id, reply), Ok(opened)) => {
                 let found = get(&opened, clock, &id);
                 answer(file, opened, found, reply)
             }
-            (Look::List(filter, reply), Ok(opened)) => {
+            (ReadRequest::List(filter, reply), Ok(opened)) => {
                 let found = list(&opened, clock, &filter, || reply.is_closed());
                 answer(file, opened, found, reply)
             }
-            (Look::Lineage(reply), Ok(opened)) => {
+            (ReadRequest::Lineage(reply), Ok(opened)) => {
                 let found = lineage(&opened);
                 answer(file, opened, found, reply)
             }
-            (Look::Lineage(reply), Err(error)) => {
+            (ReadRequest::Lineage(reply), Err(error)) => {
                 let _ = reply.send(Err(error));
                 None
             }
-            (Look::Get(_, reply), Err(error)) => {
+            (ReadRequest::Get(_, reply), Err(error)) => {
                 let _ = reply.send(Err(error));
                 None
             }
-            (Look::List(_, reply), Err(error)) => {
+            (ReadRequest::List(_, reply), Err(error)) => {
                 let _ = reply.send(Err(error));
                 None
             }
@@ -80,9 +85,9 @@ fn answer<A>(
     found: Result<A, SqliteError>,
     reply: Reply<A>,
 ) -> Option<Connection> {
-    let spoiled = found.as_ref().is_err_and(SqliteError::needs_new_connection);
-    let _ = reply.send(found.map_err(|trouble| trouble.explain(&file.path, Fate::NotApplied)));
-    (!spoiled).then_some(connection)
+    let broken = found.as_ref().is_err_and(SqliteError::needs_new_connection);
+    let _ = reply.send(found.map_err(|error| error.explain(&file.path, Fate::NotApplied)));
+    (!broken).then_some(connection)
 }
 
 fn get(connection: &Connection, clock: &Clock, id: &IntentId) -> Result<Option<Record>, SqliteError> {
@@ -104,13 +109,13 @@ static LIST_OPEN: LazyLock<String> = LazyLock::new(|| {
         .replace("{open}", "AND state < 2")
 });
 
-/// A page. The rows are walked a window at a time and each window is a read of its own: walking millions of
-/// rows that do not match must not pin the log.
+/// A page. Rows are scanned a window at a time, each in a read of its own: scanning millions of rows that do not match
+/// must not keep the log from starting over.
 fn list(
     connection: &Connection,
     clock: &Clock,
     filter: &Filter,
-    gone: impl Fn() -> bool,
+    cancelled: impl Fn() -> bool,
 ) -> Result<Page, SqliteError> {
     let now = clock.now();
     let mut page = Page { records: Vec::new(), next: None, now };
@@ -134,7 +139,7 @@ fn list(
             room,
         ])?;
         while let Some(row) = rows.next()? {
-            // One more than asked for tells that there is more.
+            // One more than the limit shows that there is another page.
             if page.records.len() == limit || outcome_bytes > PAGE_OUTCOME_BYTES {
                 page.next = Some(last.to_string());
                 return Ok(page);
@@ -143,7 +148,7 @@ fn list(
             outcome_bytes += row::outcome_len(row)?;
             page.records.push(row::full_record(row)?);
         }
-        if floor == 0 || gone() {
+        if floor == 0 || cancelled() {
             return Ok(page);
         }
         below = floor;
@@ -160,7 +165,7 @@ struct Wanted {
 }
 
 impl Wanted {
-    /// `None` when nothing can match: an operation nobody ever claimed.
+    /// `None` when nothing can match: an operation that was never claimed.
     fn new(connection: &Connection, filter: &Filter) -> Result<Option<Self>, SqliteError> {
         let all = if filter.states.is_empty() { &State::ALL[..] } else { &filter.states };
         let states = all.iter().fold(0, |bits, state| bits | 1 << encoding::state_code(*state));
@@ -183,7 +188,7 @@ impl Wanted {
         if self.only_open { &LIST_OPEN } else { &LIST }
     }
 
-    /// Where the window below `below` ends; 0 is the end. The open ones are few, and looked at in one go.
+    /// Where the window below `below` ends; 0 is the end of the list. Open records are few, and read in one window.
     fn floor(&self, connection: &Connection, below: i64, window: i64) -> rusqlite::Result<i64> {
         if self.only_open {
             return Ok(0);
@@ -194,11 +199,12 @@ impl Wanted {
     }
 }
 
-/// Refuses a cursor no page of this store ended with.
+/// Refuses a cursor that is not from a page of this store.
 pub(super) fn check_cursor(filter: &Filter) -> Result<(), StoreError> {
     match &filter.after {
         Some(cursor) if !cursor.parse::<i64>().is_ok_and(|seq| seq > 0) => {
-            let message = format!("{cursor:?} is not where a page of this store ended");
+            let message =
+                format!("{cursor:?} is not a cursor of this store; use the one the previous page ended with");
             Err(StoreError::new(ErrorKind::Misconfigured, Fate::NotApplied, message))
         }
         _ => Ok(()),

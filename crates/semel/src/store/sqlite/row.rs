@@ -1,4 +1,4 @@
-//! A record as a row.
+//! Reads a record from a row.
 
 use bytes::Bytes;
 use rusqlite::Row;
@@ -33,7 +33,6 @@ const SCOPE: usize = 14;
 const OPERATION: usize = 15;
 const KEY: usize = 16;
 
-/// The way back.
 pub(super) fn unsigned(row: &Row<'_>, column: usize) -> rusqlite::Result<u64> {
     let stored: i64 = row.get(column)?;
     u64::try_from(stored).map_err(|_| unreadable(column, format!("{stored} is negative")))
@@ -61,7 +60,7 @@ pub(super) fn head(row: &Row<'_>) -> rusqlite::Result<Head> {
     })
 }
 
-/// The record but for its outcome, which may be large and is not always wanted.
+/// The record without its outcome, which may be large and is not always needed.
 pub(super) fn record(row: &Row<'_>, intent: Intent) -> rusqlite::Result<Record> {
     Ok(Record {
         intent,
@@ -74,7 +73,7 @@ pub(super) fn record(row: &Row<'_>, intent: Intent) -> rusqlite::Result<Record> 
     })
 }
 
-/// The whole record, of a row that names its intent.
+/// The whole record, from a row that has scope, operation and key.
 pub(super) fn full_record(row: &Row<'_>) -> rusqlite::Result<Record> {
     let text = |column| row.get_ref(column)?.as_str().map_err(rusqlite::Error::from);
     let wrong = |column, error: &dyn std::fmt::Display| unreadable(column, error.to_string());

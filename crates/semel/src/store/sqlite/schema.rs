@@ -1,4 +1,4 @@
-//! The tables, their version, and how a file gets them.
+//! The tables, their version, and migrations.
 
 use std::path::Path;
 
@@ -9,21 +9,20 @@ use super::options::SqliteOptions;
 use super::{StoreError, open};
 use crate::store::{Fate, Lineage};
 
-/// The tables of a new file, as one text: what `semel migrate --print` shows. `sqlite3 FILE < TEXT` makes the
-/// same tables.
+/// The SQL of a new file's tables: what `semel migrate --print` shows. `sqlite3 FILE < TEXT` makes the same tables.
 pub const SQL: &str = include_str!("schema.sql");
 
 /// The version this build reads and writes.
 pub const VERSION: u32 = 2;
 
-/// What brings a file of each older version to the next, from version 1.
+/// Upgrades from each version to the next, beginning with version 1.
 const UPGRADES: &[&str] = &[include_str!("sql/upgrade-2.sql")];
 
-/// Marks a file as ours (`SEML`); `file(1)` and SQLite itself call it the application id.
+/// SQLite's application id; marks a file as semel's (`SEML`).
 pub const APPLICATION_ID: u32 = 0x5345_4D4C;
 
-/// Creates or upgrades the tables of a file without opening a store, and says which version it had before:
-/// 0 for a new one.
+/// Creates or upgrades the tables of a file without opening a store; returns the version it had before, 0 for a new
+/// file.
 ///
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
@@ -40,8 +39,8 @@ pub async fn migrate(path: impl AsRef<Path>) -> Result<u32, StoreError> {
     open::in_thread(move || open::connect(&file).map(|(_, before)| before)).await
 }
 
-/// Gives a file's data a new lineage and returns it: what a cache has of the old one is worth nothing from then
-/// on. For the person who has put an older backup in the file's place. The file has to be there.
+/// Gives a file's data a new lineage and returns it. Cache entries made under the old lineage are ignored from then on.
+/// Run this after restoring an older backup. The file has to exist.
 pub async fn new_lineage(path: impl AsRef<Path>) -> Result<Lineage, StoreError> {
     let file = SqliteOptions::default().create(false).file(path.as_ref())?;
     open::in_thread(move || {
@@ -51,23 +50,23 @@ pub async fn new_lineage(path: impl AsRef<Path>) -> Result<Lineage, StoreError> 
             connection.execute("UPDATE lineage SET id = ?1 WHERE only_row = 1", [lineage.as_bytes()])?;
             Ok(())
         };
-        write().map_err(|trouble| trouble.explain(&file.path, Fate::InDoubt))?;
+        write().map_err(|error| error.explain(&file.path, Fate::InDoubt))?;
         Ok(lineage)
     })
     .await
 }
 
-/// What a file is to us.
+/// What a file holds.
 pub(super) enum SchemaStatus {
-    /// Empty: make the tables.
+    /// Nothing: the tables have to be created.
     New,
-    /// Ours, in this version.
+    /// semel's tables, in this version.
     Ours(u32),
 }
 
-/// Looks without touching: a file that is not ours must stay as it is.
-pub(super) fn standing(connection: &Connection) -> Result<SchemaStatus, SqliteError> {
-    // One statement, one snapshot: somebody else may be making the tables at this very moment.
+/// Reads without changing anything: a file that is not ours must stay as it is.
+pub(super) fn status(connection: &Connection) -> Result<SchemaStatus, SqliteError> {
+    // One statement, one snapshot: another process may be creating the tables right now.
     let (application, version, things): (u32, u32, u32) = connection.query_row(
         "SELECT application_id, user_version, (SELECT count(*) FROM sqlite_schema)
          FROM pragma_application_id, pragma_user_version",
@@ -82,23 +81,23 @@ pub(super) fn standing(connection: &Connection) -> Result<SchemaStatus, SqliteEr
              upgrade semel, or use another file"
         ))),
         (APPLICATION_ID, ..) => {
-            Err(refused("is marked as semel's but has none of its tables; restore it from a backup".into()))
+            Err(refused("is marked as semel's but has no tables; restore it from a backup".into()))
         }
         _ => Err(refused(
-            "is a database of another application; semel keeps a file of its own, name another path".into(),
+            "belongs to another application; semel needs a file of its own, so name another path".into(),
         )),
     }
 }
 
-/// Brings the file to [`VERSION`] in one transaction and says which version it had. Of several processes
-/// that open a new file at once, one does it and the others find it done.
-pub(super) fn bring_up(connection: &mut Connection) -> Result<u32, SqliteError> {
-    if let SchemaStatus::Ours(VERSION) = standing(connection)? {
+/// Creates or upgrades the tables in one transaction; returns the version before. Of several processes that open a new
+/// file at once, one does it and the others find it done.
+pub(super) fn create_or_upgrade(connection: &mut Connection) -> Result<u32, SqliteError> {
+    if let SchemaStatus::Ours(VERSION) = status(connection)? {
         return Ok(VERSION);
     }
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    // Asked again under the lock: somebody else may have been faster.
-    let before = match standing(&transaction)? {
+    // Checked again under the lock: another process may have been faster.
+    let before = match status(&transaction)? {
         SchemaStatus::Ours(version) => {
             for upgrade in UPGRADES.iter().skip(version as usize - 1) {
                 transaction.execute_batch(upgrade)?;

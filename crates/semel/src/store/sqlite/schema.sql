@@ -1,4 +1,4 @@
--- What semel remembers, version 2. Everything below is one transaction.
+-- semel's tables, version 2. Everything below is one transaction.
 -- Times are milliseconds since 1970.
 
 -- Names of operations, once each instead of once per intent.
@@ -7,22 +7,22 @@ CREATE TABLE operation (
     name TEXT NOT NULL UNIQUE
 ) STRICT;
 
--- The last epoch given away. It outlives the records, so that no epoch ever comes twice.
+-- The last epoch assigned. It outlives the records, so that no epoch is ever used twice.
 CREATE TABLE fence (
     only_row INTEGER PRIMARY KEY CHECK (only_row = 1),
     epoch    INTEGER NOT NULL
 ) STRICT;
 INSERT INTO fence VALUES (1, 0);
 
--- Which data this is: what a cache remembers about another lineage is not about this file. Made anew by
--- `semel migrate --new-lineage` when an older backup was put in its place.
+-- The identity of this data: cache entries of another lineage are not about this file. Replaced by
+-- `semel migrate --new-lineage` after an older backup was restored.
 CREATE TABLE lineage (
     only_row INTEGER PRIMARY KEY CHECK (only_row = 1),
     id       BLOB NOT NULL CHECK (length(id) = 16)
 ) STRICT;
 INSERT INTO lineage VALUES (1, randomblob(16));
 
--- Small columns first: a look at the head never reads the overflow pages of a large outcome.
+-- Small columns first: reading the head never reads the overflow pages of a large outcome.
 CREATE TABLE intent (
     seq         INTEGER PRIMARY KEY,     -- the epoch of the first claim: the order of the list
     id          BLOB    NOT NULL UNIQUE, -- SHA-256 over scope, operation and key
@@ -44,14 +44,14 @@ CREATE TABLE intent (
     outcome     BLOB
 ) STRICT;
 
--- The few that are open, so that people find the uncertain ones among millions.
+-- The few open ones, so that people find the uncertain ones among millions.
 CREATE INDEX intent_open ON intent (seq) WHERE state < 2;
 
--- What the sweep takes next.
+-- What the sweep deletes next.
 CREATE INDEX intent_expiry ON intent (expires_at) WHERE expires_at IS NOT NULL;
 
--- For people with the sqlite3 tool. The state is the one that holds now: an opaque claim whose lease ran
--- out is uncertain without anybody having written it down.
+-- For people with the sqlite3 tool. The state is the one that holds now: an opaque claim whose lease has expired is
+-- uncertain, although that is stored nowhere.
 CREATE VIEW intents AS
 WITH clock AS (SELECT CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER) AS now)
 SELECT

@@ -1,4 +1,4 @@
-//! One write transaction. Requests are decided by the code all stores share, against rows nobody else can
+//! One write transaction. Requests are decided by the code all stores share, against rows that no other connection can
 //! change meanwhile.
 
 use std::collections::{HashMap, HashSet};
@@ -18,30 +18,29 @@ use crate::store::encoding;
 use crate::store::record::{on_claim, on_decide};
 use crate::store::{Claim, Claimed, Decide, Decided, Finished, Record, Renewed, StoreError, Ticket};
 
-/// Names of operations the writer keeps the numbers of.
+/// Operations whose numbers the writer caches.
 const OPERATIONS_MAX: usize = 10_000;
 
-/// What outlives a transaction, so that it need not be made anew for each.
+/// State that outlives a transaction, so that it is not allocated for each.
 #[derive(Default)]
 pub(super) struct OperationCache {
-    /// Numbers of operations. Emptied by a rollback, which may have taken a new name with it.
+    /// Numbers of operations. Cleared by a rollback, which may have removed a new name.
     operations: HashMap<Operation, i64>,
-    /// What this transaction has changed.
+    /// Intents this transaction has changed.
     changed: HashSet<IntentId>,
 }
 
-/// When the one who asked may hear the answer.
+/// When the answer may be sent.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum ReplyTiming {
-    /// The answer rests on committed rows alone: the transaction holds the write lock, so what it read is the
-    /// last commit, which was durable before anybody could read it. Whatever becomes of this transaction,
-    /// the answer was true.
+    /// The answer depends on committed rows only: the transaction has the write lock, so it read the last commit, which
+    /// was durable before it could be read. The answer is true whatever becomes of this transaction.
     Now,
-    /// It rests on something this transaction wrote.
+    /// It depends on something this transaction wrote.
     AfterCommit,
 }
 
-/// What went wrong, and when.
+/// What failed, and when.
 pub(super) enum Failure {
     /// Before the commit: rolled back, nothing happened.
     Before(SqliteError),
@@ -52,41 +51,41 @@ pub(super) enum Failure {
 pub(super) struct Transaction<'a> {
     connection: &'a Connection,
     clock: &'a Clock,
-    memo: &'a mut OperationCache,
-    /// The last epoch given away, once it was looked up.
+    cache: &'a mut OperationCache,
+    /// The last epoch assigned, once it was read.
     last: Option<Epoch>,
-    given: bool,
+    assigned: bool,
     wrote: bool,
 }
 
 impl<'a> Transaction<'a> {
-    /// Takes the write lock. SQLite's own busy handler sleeps ever longer, up to 100 ms, and loses against a
-    /// process that commits all the time; short naps of random length get their turn sooner.
+    /// Takes the write lock. SQLite's own busy handler sleeps ever longer, up to 100 ms, and loses against a process
+    /// that commits all the time; short sleeps of random length get the lock sooner.
     pub(super) fn begin(
         connection: &'a Connection,
         clock: &'a Clock,
-        memo: &'a mut OperationCache,
-        patience: Duration,
+        cache: &'a mut OperationCache,
+        timeout: Duration,
     ) -> Result<Self, SqliteError> {
         let mut deadline = None;
         loop {
             match connection.prepare_cached("BEGIN IMMEDIATE")?.execute([]).map_err(SqliteError::from) {
                 Ok(_) => break,
-                Err(trouble) if trouble.is_busy() => {
+                Err(error) if error.is_busy() => {
                     let now = Instant::now();
-                    if now >= *deadline.get_or_insert(now + patience) {
-                        return Err(trouble);
+                    if now >= *deadline.get_or_insert(now + timeout) {
+                        return Err(error);
                     }
                     thread::sleep(Duration::from_micros(fastrand::u64(100..1_500)));
                 }
-                Err(trouble) => return Err(trouble),
+                Err(error) => return Err(error),
             }
         }
-        memo.changed.clear();
-        Ok(Self { connection, clock, memo, last: None, given: false, wrote: false })
+        cache.changed.clear();
+        Ok(Self { connection, clock, cache, last: None, assigned: false, wrote: false })
     }
 
-    /// Carries out one request and leaves the answer in it.
+    /// Executes one request and stores the answer in it.
     pub(super) fn apply(&mut self, command: &mut Command) -> Result<ReplyTiming, SqliteError> {
         let wrote_before = std::mem::take(&mut self.wrote);
         let id = match command {
@@ -110,15 +109,19 @@ impl<'a> Transaction<'a> {
         let wrote = self.wrote;
         self.wrote |= wrote_before;
         if wrote {
-            self.memo.changed.insert(id);
+            self.cache.changed.insert(id);
         }
-        Ok(if wrote || self.memo.changed.contains(&id) { ReplyTiming::AfterCommit } else { ReplyTiming::Now })
+        Ok(if wrote || self.cache.changed.contains(&id) {
+            ReplyTiming::AfterCommit
+        } else {
+            ReplyTiming::Now
+        })
     }
 
-    /// Makes it durable. Says whether there was anything to make durable; if not, it cost nothing.
+    /// Commits. Returns whether anything was written; if not, no flush was needed.
     pub(super) fn commit(self) -> Result<bool, Failure> {
         let before = |error| Failure::Before(SqliteError::Sqlite(error));
-        if let (true, Some(last)) = (self.given, self.last) {
+        if let (true, Some(last)) = (self.assigned, self.last) {
             let mut keep = self.connection.prepare_cached("UPDATE fence SET epoch = ?1").map_err(before)?;
             keep.execute([encoding::number(last.0)]).map_err(before)?;
         }
@@ -127,7 +130,7 @@ impl<'a> Transaction<'a> {
         Ok(self.wrote)
     }
 
-    /// Forgets up to `limit` expired records.
+    /// Deletes up to `limit` expired records.
     pub(super) fn sweep(&mut self, limit: usize) -> Result<usize, SqliteError> {
         let now = self.clock.now();
         let mut sweep = self.connection.prepare_cached(include_str!("sql/sweep.sql"))?;
@@ -143,7 +146,7 @@ impl<'a> Transaction<'a> {
         let mut find = connection.prepare_cached(include_str!("sql/head.sql"))?;
         let mut rows = find.query([claim.intent.id().as_bytes()])?;
         let row = rows.next()?;
-        // The id is a digest of the intent: the row is this intent's, and need not name it.
+        // The id is a digest of the intent, so the row belongs to this intent without naming it.
         let before = row.map(|row| row::record(row, claim.intent.clone())).transpose()?;
         let (step, after) = on_claim(step, before.as_ref(), claim, fresh, now);
         if let Some(record) = after {
@@ -184,7 +187,7 @@ impl<'a> Transaction<'a> {
                 ])?;
             }
             _ => {
-                // An expired record is no record; the new one takes its place in the list as a new one.
+                // An expired record counts as absent; the new one is listed as a new record.
                 if let Some(seq) = seq {
                     self.connection.prepare_cached("DELETE FROM intent WHERE seq = ?1")?.execute([seq])?;
                     self.wrote = true;
@@ -210,7 +213,7 @@ impl<'a> Transaction<'a> {
                 ])?;
             }
         }
-        self.give_away(head.epoch);
+        self.assign(head.epoch);
         self.wrote = true;
         Ok(())
     }
@@ -273,7 +276,7 @@ impl<'a> Transaction<'a> {
                 record.decision.as_ref().map(encoding::decision_text),
                 record.outcome.as_ref().map(|outcome| outcome.encode().to_vec()),
             ])?;
-            self.give_away(head.epoch);
+            self.assign(head.epoch);
             self.wrote = true;
         }
         Ok(match step.answer {
@@ -288,8 +291,8 @@ impl<'a> Transaction<'a> {
         find.query_row([id.as_bytes()], |row| Ok((row::seq(row)?, row::head(row)?))).optional()
     }
 
-    /// The epoch for whoever may run. Read under the write lock and stored by the same commit, so no other
-    /// process and no later run of this one gives it away again.
+    /// The next epoch. Read under the write lock and stored by the same commit, so no other process and no later run of
+    /// this one assigns it again.
     fn fresh(&mut self) -> rusqlite::Result<Epoch> {
         if let Some(last) = self.last {
             return Ok(last.next());
@@ -300,13 +303,13 @@ impl<'a> Transaction<'a> {
         Ok(last.next())
     }
 
-    fn give_away(&mut self, epoch: Epoch) {
+    fn assign(&mut self, epoch: Epoch) {
         self.last = self.last.max(Some(epoch));
-        self.given = true;
+        self.assigned = true;
     }
 
     fn operation(&mut self, operation: &Operation) -> rusqlite::Result<i64> {
-        if let Some(n) = self.memo.operations.get(operation) {
+        if let Some(n) = self.cache.operations.get(operation) {
             return Ok(*n);
         }
         let mut find = self.connection.prepare_cached("SELECT n FROM operation WHERE name = ?1")?;
@@ -319,21 +322,21 @@ impl<'a> Transaction<'a> {
                 add.insert([operation.as_str()])?
             }
         };
-        if self.memo.operations.len() >= OPERATIONS_MAX {
-            self.memo.operations.clear();
+        if self.cache.operations.len() >= OPERATIONS_MAX {
+            self.cache.operations.clear();
         }
-        self.memo.operations.insert(operation.clone(), n);
+        self.cache.operations.insert(operation.clone(), n);
         Ok(n)
     }
 }
 
 impl Command {
-    pub(super) fn tell(self) {
+    pub(super) fn send_answer(self) {
         match self {
-            Self::Claim(ask) => ask.tell(),
-            Self::Renew(ask) => ask.tell(),
-            Self::Finish(ask) => ask.tell(),
-            Self::Decide(ask) => ask.tell(),
+            Self::Claim(ask) => ask.send_answer(),
+            Self::Renew(ask) => ask.send_answer(),
+            Self::Finish(ask) => ask.send_answer(),
+            Self::Decide(ask) => ask.send_answer(),
         }
     }
 
@@ -347,10 +350,9 @@ impl Command {
     }
 }
 
-/// Undoes what was not committed. `None` when even that fails: the connection is to be dropped, which undoes
-/// it for certain.
-pub(super) fn roll_back(connection: Connection, memo: &mut OperationCache) -> Option<Connection> {
-    memo.operations.clear();
-    let undone = connection.is_autocommit() || connection.execute_batch("ROLLBACK").is_ok();
-    undone.then_some(connection)
+/// Rolls back. `None` when even that fails: the connection is dropped, which certainly rolls back.
+pub(super) fn roll_back(connection: Connection, cache: &mut OperationCache) -> Option<Connection> {
+    cache.operations.clear();
+    let rolled_back = connection.is_autocommit() || connection.execute_batch("ROLLBACK").is_ok();
+    rolled_back.then_some(connection)
 }

@@ -1,7 +1,7 @@
-//! The writer: one thread takes everything that waits and commits it in one transaction.
+//! The writer: one thread takes all waiting requests and commits them in one transaction (group commit).
 //!
-//! A commit costs a flush to disk, whatever is in it. While one is under way the next requests queue up, and
-//! the next commit takes them all; a lone caller waits for nobody.
+//! A commit costs a flush to disk, whatever is in it. While one is under way the next requests queue up, and the next
+//! commit takes them all; a lone caller does not wait.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -22,17 +22,17 @@ use crate::store::command::{Command, Reply};
 use crate::store::queue::queue_full;
 use crate::store::{Fate, StoreError};
 
-/// Records a sweep forgets in one transaction; claims go in between.
+/// Records a sweep deletes in one transaction; claims run in between.
 const SWEEP_CHUNK: usize = 250;
-/// Sweeps that may wait for each other.
+/// Sweeps that may wait.
 const SWEEPS_MAX: usize = 16;
 
-/// What the writer's queue holds.
+/// A request in the writer's queue.
 pub(super) enum Work {
     Command(Box<Command>),
-    /// Forget up to so many.
+    /// Delete up to this many expired records.
     Sweep(usize, Reply<usize>),
-    /// Take nothing more, and end.
+    /// Accept nothing more, and end.
     Close,
 }
 
@@ -41,13 +41,13 @@ pub(super) struct Writer {
     clock: Arc<Clock>,
     queue: mpsc::Receiver<Work>,
     batch_max: usize,
-    tender: Checkpointer,
+    checkpointer: Checkpointer,
     commits: Arc<AtomicU64>,
     identity: Option<(u64, u64)>,
-    /// `None` after an error that may have left it in a state we do not know.
+    /// `None` after an error that may have left it in an unknown state.
     connection: Option<Connection>,
-    memo: OperationCache,
-    /// Taken from the queue and not answered.
+    cache: OperationCache,
+    /// Taken from the queue and not yet answered.
     waiting: Vec<Command>,
     sweeps: VecDeque<Sweep>,
 }
@@ -64,7 +64,7 @@ impl Writer {
         clock: Arc<Clock>,
         queue: mpsc::Receiver<Work>,
         batch_max: usize,
-        tender: Checkpointer,
+        checkpointer: Checkpointer,
         commits: Arc<AtomicU64>,
     ) -> Self {
         Self {
@@ -73,16 +73,16 @@ impl Writer {
             clock,
             queue,
             batch_max,
-            tender,
+            checkpointer,
             commits,
             connection: None,
-            memo: OperationCache::default(),
+            cache: OperationCache::default(),
             waiting: Vec::new(),
             sweeps: VecDeque::new(),
         }
     }
 
-    /// Until the store is closed or dropped, and what was asked before that is answered.
+    /// Runs until the store is closed or dropped and everything asked before is answered.
     pub(super) fn run(&mut self, connection: Connection) {
         self.connection = self.adopt(connection).ok();
         loop {
@@ -99,12 +99,11 @@ impl Writer {
             }
             self.sweep_some();
             if let Some(connection) = &self.connection {
-                self.tender.tend(connection);
+                self.checkpointer.checkpoint_if_due(connection);
             }
         }
     }
 
-    /// The next request that is already there.
     fn take(&mut self) -> Option<Command> {
         while let Ok(work) = self.queue.try_recv() {
             if let Some(command) = self.accept(work) {
@@ -126,7 +125,7 @@ impl Writer {
         None
     }
 
-    /// Commits `first` and whatever else has come by the time it is carried out.
+    /// Commits `first` and all requests that have arrived by then.
     fn commit_with(&mut self, first: Command) {
         let connection = match self.connect() {
             Ok(connection) => connection,
@@ -137,63 +136,63 @@ impl Writer {
         };
         match self.attempt(&connection, first, self.batch_max) {
             Ok(()) => self.connection = Some(connection),
-            Err(Failure::Before(trouble)) if trouble.is_busy() => {
-                self.connection = roll_back(connection, &mut self.memo);
-                // Each of those who wait would wait as long again, one after the other.
+            Err(Failure::Before(error)) if error.is_busy() => {
+                self.connection = roll_back(connection, &mut self.cache);
+                // Refuse them all now: each would wait for the same lock as long again, one after the other.
                 for _ in 0..self.queue.len() {
                     let Some(command) = self.take() else { break };
                     self.waiting.push(command);
                 }
-                self.refuse_waiting(&trouble, Fate::NotApplied);
+                self.refuse_waiting(&error, Fate::NotApplied);
             }
-            Err(Failure::InCommit(trouble)) if !trouble.is_full() => {
-                // The disk failed in the commit: part of it may be there, and a restart may find it whole.
+            Err(Failure::InCommit(error)) if !error.is_full() => {
+                // The disk failed during the commit: part of it may be written, and a restart may find it complete.
                 drop(connection);
-                self.refuse_waiting(&trouble, Fate::InDoubt);
+                self.refuse_waiting(&error, Fate::InDoubt);
             }
-            Err(Failure::Before(trouble) | Failure::InCommit(trouble)) => {
-                self.settle(connection, &trouble);
+            Err(Failure::Before(error) | Failure::InCommit(error)) => {
+                self.restore_connection(connection, &error);
                 self.one_by_one();
             }
         }
     }
 
-    /// One transaction: `command`, and while there is room whatever comes. On failure those not answered
-    /// are in `waiting`.
+    /// One transaction: `first`, and while there is room whatever has arrived. On failure the unanswered ones are in
+    /// `waiting`.
     fn attempt(&mut self, connection: &Connection, first: Command, room: usize) -> Result<(), Failure> {
         let mut next = Some(first);
-        let mut memo = std::mem::take(&mut self.memo);
+        let mut cache = std::mem::take(&mut self.cache);
         let clock = Arc::clone(&self.clock);
-        let begun = Transaction::begin(connection, &clock, &mut memo, self.file.busy_timeout);
+        let begun = Transaction::begin(connection, &clock, &mut cache, self.file.busy_timeout);
         let result = begun.map_err(Failure::Before).and_then(|mut transaction| {
             for _ in 0..room {
                 let Some(mut command) = next.take().or_else(|| self.take()) else { break };
                 match transaction.apply(&mut command) {
-                    Ok(ReplyTiming::Now) => command.tell(),
+                    Ok(ReplyTiming::Now) => command.send_answer(),
                     Ok(ReplyTiming::AfterCommit) => self.waiting.push(command),
-                    Err(trouble) if trouble.is_of_one_request() && !connection.is_autocommit() => {
-                        command.refuse(trouble.explain(&self.file.path, Fate::NotApplied));
+                    Err(error) if error.is_of_one_request() && !connection.is_autocommit() => {
+                        command.refuse(error.explain(&self.file.path, Fate::NotApplied));
                     }
-                    Err(trouble) => {
+                    Err(error) => {
                         self.waiting.push(command);
-                        return Err(Failure::Before(trouble));
+                        return Err(Failure::Before(error));
                     }
                 }
             }
             transaction.commit()
         });
-        self.memo = memo;
+        self.cache = cache;
         self.waiting.extend(next);
         if result? {
             self.commits.fetch_add(1, Ordering::Relaxed);
         }
         for command in self.waiting.drain(..) {
-            command.tell();
+            command.send_answer();
         }
         Ok(())
     }
 
-    /// After a failure that one of them may have caused: each on its own, so that it alone fails.
+    /// After a failure that one request may have caused: each in a transaction of its own, so that only that one fails.
     fn one_by_one(&mut self) {
         for command in std::mem::take(&mut self.waiting) {
             let connection = match self.connect() {
@@ -205,19 +204,19 @@ impl Writer {
             };
             match self.attempt(&connection, command, 1) {
                 Ok(()) => self.connection = Some(connection),
-                Err(Failure::InCommit(trouble)) if !trouble.is_full() => {
+                Err(Failure::InCommit(error)) if !error.is_full() => {
                     drop(connection);
-                    self.refuse_waiting(&trouble, Fate::InDoubt);
+                    self.refuse_waiting(&error, Fate::InDoubt);
                 }
-                Err(Failure::Before(trouble) | Failure::InCommit(trouble)) => {
-                    self.settle(connection, &trouble);
-                    self.refuse_waiting(&trouble, Fate::NotApplied);
+                Err(Failure::Before(error) | Failure::InCommit(error)) => {
+                    self.restore_connection(connection, &error);
+                    self.refuse_waiting(&error, Fate::NotApplied);
                 }
             }
         }
     }
 
-    /// Up to a chunk of the sweep that was asked for first.
+    /// Deletes up to one chunk, for the oldest waiting sweep.
     fn sweep_some(&mut self) {
         let Some(mut sweep) = self.sweeps.pop_front() else { return };
         let chunk = sweep.left.min(SWEEP_CHUNK);
@@ -231,7 +230,7 @@ impl Writer {
                     self.sweeps.push_front(sweep);
                 }
             }
-            // What was swept stays swept; the next sweep will say what is wrong.
+            // What was swept stays swept; the next sweep reports the error.
             Err(_) if sweep.done > 0 => drop(sweep.reply.send(Ok(sweep.done))),
             Err(error) => drop(sweep.reply.send(Err(error))),
         }
@@ -240,7 +239,7 @@ impl Writer {
     fn sweep_chunk(&mut self, limit: usize) -> Result<usize, StoreError> {
         let connection = self.connect()?;
         let clock = Arc::clone(&self.clock);
-        let swept = Transaction::begin(&connection, &clock, &mut self.memo, self.file.busy_timeout)
+        let swept = Transaction::begin(&connection, &clock, &mut self.cache, self.file.busy_timeout)
             .and_then(|mut transaction| Ok((transaction.sweep(limit)?, transaction)))
             .map_err(Failure::Before)
             .and_then(|(swept, transaction)| Ok((swept, transaction.commit()?)));
@@ -251,17 +250,17 @@ impl Writer {
                 Ok(swept)
             }
             Err(failure) => {
-                let (trouble, fate) = match failure {
-                    Failure::InCommit(trouble) if !trouble.is_full() => (trouble, Fate::InDoubt),
-                    Failure::Before(trouble) | Failure::InCommit(trouble) => (trouble, Fate::NotApplied),
+                let (error, fate) = match failure {
+                    Failure::InCommit(error) if !error.is_full() => (error, Fate::InDoubt),
+                    Failure::Before(error) | Failure::InCommit(error) => (error, Fate::NotApplied),
                 };
-                self.settle(connection, &trouble);
-                Err(trouble.explain(&self.file.path, fate))
+                self.restore_connection(connection, &error);
+                Err(error.explain(&self.file.path, fate))
             }
         }
     }
 
-    /// The connection, taken out; opened anew after an error that spoiled the last one.
+    /// Takes the connection; opens a new one if an error made the last one unusable.
     fn connect(&mut self) -> Result<Connection, StoreError> {
         if open::identity(&self.file) != self.identity {
             return Err(moved(&self.file.path));
@@ -273,29 +272,30 @@ impl Writer {
     }
 
     fn adopt(&self, mut connection: Connection) -> Result<Connection, StoreError> {
-        // Waiting for the write lock is done in `Transaction::begin`.
-        let set = connection.busy_timeout(Duration::ZERO).and_then(|()| self.tender.watch(&mut connection));
+        // `Transaction::begin` waits for the lock.
+        let set =
+            connection.busy_timeout(Duration::ZERO).and_then(|()| self.checkpointer.watch(&mut connection));
         set.map_err(|error| SqliteError::from(error).explain(&self.file.path, Fate::NotApplied))?;
         Ok(connection)
     }
 
-    /// Undoes, and keeps the connection if it can still be trusted.
-    fn settle(&mut self, connection: Connection, trouble: &SqliteError) {
-        let undone = roll_back(connection, &mut self.memo);
-        self.connection = if trouble.needs_new_connection() { None } else { undone };
+    /// Rolls back, and keeps the connection if it can still be trusted.
+    fn restore_connection(&mut self, connection: Connection, error: &SqliteError) {
+        let rolled_back = roll_back(connection, &mut self.cache);
+        self.connection = if error.needs_new_connection() { None } else { rolled_back };
     }
 
-    fn refuse_waiting(&mut self, trouble: &SqliteError, fate: Fate) {
+    fn refuse_waiting(&mut self, error: &SqliteError, fate: Fate) {
         for command in self.waiting.drain(..) {
-            command.refuse(trouble.explain(&self.file.path, fate));
+            command.refuse(error.explain(&self.file.path, fate));
         }
     }
 
-    /// When nothing more will come: the connection closes last, after those of `others`, and takes what is
-    /// left of the log with it.
+    /// Ends the writer. Its connection closes last, after those of `others`: the last one to close checkpoints and
+    /// removes the log.
     pub(super) fn end(self, others: Vec<JoinHandle<()>>) {
-        // The checkpointer ends when nobody can wake it any more.
-        drop(self.tender);
+        // The checkpoint thread ends when its wake channel is dropped.
+        drop(self.checkpointer);
         for other in others {
             let _ = other.join();
         }

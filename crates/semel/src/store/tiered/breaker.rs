@@ -1,69 +1,68 @@
-//! Stops asking a cache that fails, so that one that hangs does not cost its timeout on every request.
+//! Circuit breaker: stops asking a cache that fails, so that one that hangs does not cost every request its timeout.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Failures in a row after which nobody asks any more.
+/// The breaker opens after this many failures in a row.
 const FAILURES_MAX: u32 = 3;
-/// How long nobody asks, at first and at most. Then one asks, and the others wait for what it finds.
+/// How long it stays open, at first and at most. Then one request probes the cache, while the others skip it.
 const PAUSE_MIN: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(30);
 
 #[derive(Default)]
-pub(super) struct Breaker(Mutex<Seen>);
+pub(super) struct Breaker(Mutex<BreakerState>);
 
 #[derive(Default)]
-struct Seen {
+struct BreakerState {
     failures: u32,
-    /// When it may be asked again, while it is not.
-    again_at: Option<Instant>,
+    /// While open: when the next probe may go out.
+    probe_at: Option<Instant>,
     pause: Duration,
-    /// Somebody is finding out.
+    /// A probe is under way.
     probing: bool,
 }
 
-/// The right to ask. Whoever is dropped without an answer has failed.
-pub(super) struct Asking<'a> {
+/// A permit to ask the cache. Dropped without [`answered`](Self::answered), it counts as a failure.
+pub(super) struct Permit<'a> {
     breaker: &'a Breaker,
     answered: bool,
 }
 
 impl Breaker {
-    fn seen(&self) -> MutexGuard<'_, Seen> {
+    fn state(&self) -> MutexGuard<'_, BreakerState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn ask(&self, now: Instant) -> Option<Asking<'_>> {
-        let mut seen = self.seen();
-        if let Some(again_at) = seen.again_at {
-            if now < again_at || seen.probing {
+    pub(super) fn ask(&self, now: Instant) -> Option<Permit<'_>> {
+        let mut state = self.state();
+        if let Some(probe_at) = state.probe_at {
+            if now < probe_at || state.probing {
                 return None;
             }
-            seen.probing = true;
+            state.probing = true;
         }
-        Some(Asking { breaker: self, answered: false })
+        Some(Permit { breaker: self, answered: false })
     }
 }
 
-impl Asking<'_> {
-    /// It answered, whatever it said.
+impl Permit<'_> {
     pub(super) fn answered(mut self) {
         self.answered = true;
     }
 }
 
-impl Drop for Asking<'_> {
+impl Drop for Permit<'_> {
     fn drop(&mut self) {
-        let mut seen = self.breaker.seen();
+        let mut state = self.breaker.state();
         if self.answered {
-            *seen = Seen::default();
+            *state = BreakerState::default();
             return;
         }
-        seen.failures = seen.failures.saturating_add(1);
-        seen.probing = false;
-        if seen.failures >= FAILURES_MAX {
-            seen.pause = (seen.pause * 2).clamp(PAUSE_MIN, PAUSE_MAX);
-            seen.again_at = Some(Instant::now() + seen.pause);
+        state.failures = state.failures.saturating_add(1);
+        state.probing = false;
+        if state.failures >= FAILURES_MAX {
+            state.pause = (state.pause * 2).clamp(PAUSE_MIN, PAUSE_MAX);
+            state.probe_at = Some(Instant::now() + state.pause);
         }
     }
 }
@@ -79,16 +78,16 @@ mod tests {
         for _ in 0..FAILURES_MAX {
             drop(breaker.ask(now).unwrap());
         }
-        assert!(breaker.ask(now).is_none(), "it is left alone");
+        assert!(breaker.ask(now).is_none(), "the breaker is open");
         let later = now + PAUSE_MIN * 2;
         let probe = breaker.ask(later).unwrap();
-        assert!(breaker.ask(later).is_none(), "one finds out for all");
+        assert!(breaker.ask(later).is_none(), "one probe at a time");
         drop(probe);
-        assert!(breaker.ask(later).is_none(), "and longer after each failure");
+        assert!(breaker.ask(later).is_none(), "it stays open longer after each failure");
         let probe = breaker.ask(later + PAUSE_MIN * 4).unwrap();
         probe.answered();
         let (one, two) = (breaker.ask(now), breaker.ask(now));
-        assert!(one.is_some() && two.is_some(), "all ask again");
+        assert!(one.is_some() && two.is_some(), "the breaker is closed");
     }
 
     #[test]

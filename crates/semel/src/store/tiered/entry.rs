@@ -1,12 +1,12 @@
-//! What stands in the cache: a finished record as the authority had it, or a tombstone, sealed against mix-ups.
+//! A cache entry: a finished record as the authority had it, or a tombstone, with a checksum against mix-ups.
 //!
 //! ```text
 //!  kind  epoch  checksum                                 read_at  the record
 //!  1     8      16: SHA-256 of lineage, id and the rest  8        …
 //! ```
 //!
-//! The checksum is no secret: it finds wrong bytes, bytes under a wrong key and bytes of another database, not a
-//! forger. Whoever may write to the cache may forge what is replayed.
+//! The checksum is no secret: it detects wrong bytes, bytes under a wrong key and bytes of another database, but no
+//! forgery. Anyone who may write to the cache may forge what is replayed.
 
 use bytes::{BufMut, Bytes};
 use sha2::{Digest, Sha256};
@@ -27,15 +27,15 @@ const SUM_AT: usize = 9;
 const SUM_BYTES: usize = 16;
 const NEVER: u64 = u64::MAX;
 
-/// What was found.
+/// A decoded entry.
 pub(super) enum Entry {
     /// A finished record, read from the authority when its clock was at least this.
     Finished(Box<Record>, StoreTime),
-    /// It was withdrawn; nothing older counts.
+    /// The outcome was withdrawn; nothing older counts.
     Withdrawn,
 }
 
-/// The key of an entry: what is known of one database says nothing of another.
+/// The key of an entry. The lineage is part of it: an entry of one database says nothing about another.
 pub(super) fn name(lineage: Lineage, id: &IntentId) -> [u8; 48] {
     let mut name = [0; 48];
     name[..16].copy_from_slice(lineage.as_bytes());
@@ -44,13 +44,13 @@ pub(super) fn name(lineage: Lineage, id: &IntentId) -> [u8; 48] {
 }
 
 pub(super) fn tombstone(name: &[u8], epoch: Epoch) -> Vec<u8> {
-    sealed(name, begun(TOMBSTONE, epoch))
+    with_checksum(name, header(TOMBSTONE, epoch))
 }
 
 /// A record that is replayed: completed, or failed for good.
 pub(super) fn finished(name: &[u8], record: &Record, read_at: StoreTime) -> Vec<u8> {
     let head = &record.head;
-    let mut out = begun(OUTCOME, head.epoch);
+    let mut out = header(OUTCOME, head.epoch);
     out.put_u64(read_at.0);
     out.put_u8(state_code(head.state) as u8);
     out.put_u8(effect_code(head.effect) as u8);
@@ -70,10 +70,10 @@ pub(super) fn finished(name: &[u8], record: &Record, read_at: StoreTime) -> Vec<
         out.put_slice(text.as_bytes());
     }
     out.put_slice(&outcome);
-    sealed(name, out)
+    with_checksum(name, out)
 }
 
-fn begun(kind: u8, epoch: Epoch) -> Vec<u8> {
+fn header(kind: u8, epoch: Epoch) -> Vec<u8> {
     let mut out = Vec::with_capacity(512);
     out.put_u8(kind);
     out.put_u64(epoch.0);
@@ -81,7 +81,7 @@ fn begun(kind: u8, epoch: Epoch) -> Vec<u8> {
     out
 }
 
-fn sealed(name: &[u8], mut out: Vec<u8>) -> Vec<u8> {
+fn with_checksum(name: &[u8], mut out: Vec<u8>) -> Vec<u8> {
     let sum = sum(name, &out);
     out[SUM_AT..SUM_AT + SUM_BYTES].copy_from_slice(&sum);
     out
@@ -97,7 +97,7 @@ fn sum(name: &[u8], entry: &[u8]) -> [u8; SUM_BYTES] {
     sum
 }
 
-/// Reads an entry; `None` when it is not what was put under that name.
+/// Decodes an entry; `None` if it is not what was stored under that name.
 pub(super) fn read(name: &[u8], entry: Vec<u8>) -> Option<Entry> {
     if entry.len() < SUM_AT + SUM_BYTES || entry[SUM_AT..SUM_AT + SUM_BYTES] != sum(name, &entry) {
         return None;
@@ -168,7 +168,7 @@ impl Reader {
     }
 }
 
-/// What may be kept in the cache: what is replayed, and nothing else.
+/// Whether a record may be cached: only what is replayed.
 pub(super) fn is_kept(record: &Record) -> bool {
     matches!(record.head.state, State::Completed | State::FailedFinal)
 }

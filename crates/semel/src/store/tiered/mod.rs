@@ -1,26 +1,26 @@
-//! Redis in front of an authority: any SQL store.
+//! Redis as a cache in front of an authority: any SQL store.
 //!
 //! ```text
-//!  claim ──▶ cache: a finished outcome, surely still valid? ──yes──▶ replay
+//!  claim ──▶ cache: a finished outcome, certainly still valid? ──yes──▶ replay
 //!              │ no, or no answer, or `verify`
 //!              ▼
-//!           authority decides ──▶ answer ──▶ what was committed goes into the cache, beside the request
+//!           authority decides ──▶ answer ──▶ what was committed goes into the cache, in the background
 //! ```
 //!
-//! - **The authority decides** everything but the replay of a finished outcome; renewals, finishes, decisions and
-//!   looks never touch the cache's word. Redis may be down, flushed, stale, slow or wrong: the answers are the same,
+//! - **The authority decides** everything but the replay of a finished outcome; renewals, finishes, decisions, `get`
+//!   and `list` never rely on the cache. Redis may be down, flushed, stale, slow or wrong: the answers are the same,
 //!   later, and counted (`semel_cache_total`, `semel_cache_fill_total`).
 //! - **Filled with what is committed**, read from the authority, under its epoch and the authority's
 //!   [lineage](crate::store::Lineage), and never over something newer.
-//! - **Withdrawn outcomes**: [`Ruling::Release`] puts a tombstone into the cache *before* the authority is told, so
-//!   that nobody is given what was withdrawn, and a late fill cannot bring it back. If the cache cannot be told, the
-//!   release is refused. Nothing else ever changes what may be in the cache.
-//! - **Never beyond its expiry**: by the authority's clock, which is followed without asking (see `clock`).
-//! - **Believed for a while only**: an entry counts for `max_age` (five minutes) after it was read from the authority.
-//!   This bounds what two things nobody can see from here can do: somebody decides past the cache (`semel release`
-//!   without `--cache`), or the database is restored from an older backup. After a restore, make a new lineage
-//!   (`semel migrate --new-lineage`): then nothing that was cached before counts at all. Processes that run
-//!   meanwhile notice within [`LINEAGE_WITHIN`], whatever their traffic is (see `lineage_cache`).
+//! - **Withdrawn outcomes**: [`Ruling::Release`] writes a tombstone into the cache *before* it goes to the authority,
+//!   so that a withdrawn outcome is not replayed, and a late fill cannot bring it back. If the cache does not take
+//!   the tombstone, the release is refused. Nothing else ever changes what may be in the cache.
+//! - **Never beyond its expiry**: by the authority's clock, which is estimated without asking (see `clock`).
+//! - **Trusted for a limited time**: an entry counts for `max_age` (five minutes) after it was read from the authority.
+//!   This bounds the effect of two events the cache cannot see: a decision made past the cache (`semel release` without
+//!   `--cache`), and a database restored from an older backup. After a restore, make a new lineage
+//!   (`semel migrate --new-lineage`): then no older entry counts at all. Running processes notice within
+//!   [`LINEAGE_WITHIN`], whatever their traffic is (see `lineage_cache`).
 //! - **`verify`** operations ask the authority before each replay.
 
 use std::fmt;
@@ -33,7 +33,7 @@ use self::breaker::Breaker;
 use self::clock::Clock;
 use self::entry::Entry;
 use self::fill::{Fill, What};
-use self::lineage_cache::Known;
+use self::lineage_cache::LineageCache;
 use super::redis::RedisOptions;
 use super::redis::cache::Cache;
 use super::{
@@ -58,9 +58,9 @@ pub use lineage_cache::LINEAGE_WITHIN;
 
 /// How long the cache may take to answer. An authority is not much slower.
 const LOOK_MAX: Duration = Duration::from_millis(50);
-/// How long an entry is believed after it was read from the authority, unless the URL says otherwise.
+/// How long an entry is trusted after it was read from the authority, unless the URL says otherwise.
 pub const MAX_AGE: Duration = Duration::from_secs(5 * 60);
-/// How long a tombstone stays: longer than any fill is on its way, however long its process stood still.
+/// How long a tombstone stays: longer than any fill takes, however long its process was suspended.
 const TOMBSTONE_MS: u64 = 24 * 60 * 60 * 1000;
 
 /// A store with Redis in front of it. Cheap to clone.
@@ -84,9 +84,9 @@ struct Shared<S> {
     cache: Cache,
     breaker: Breaker,
     clock: Clock,
-    lineage: Known,
+    lineage: LineageCache,
     max_age_ms: u64,
-    /// One look, and one fill.
+    /// Timeouts of one lookup and of one fill.
     look_max: Duration,
     fill_max: Duration,
     metrics: CacheCounters,
@@ -99,8 +99,8 @@ impl<S> Clone for TieredStore<S> {
 }
 
 impl<S: Store> TieredStore<S> {
-    /// Puts the Redis of that URL in front of a store that has a lineage. Redis need not be up; what it is asked is
-    /// counted in `metrics`. The URL's `timeout`, if given, is how long a look may take.
+    /// Puts the Redis of that URL in front of a store that has a lineage. Redis need not be up; lookups and fills are
+    /// counted in `metrics`. The URL's `timeout`, if given, also bounds a lookup.
     pub async fn open(authority: S, cache_url: &str, metrics: &Metrics) -> Result<Self, StoreError> {
         let options = RedisOptions::new(cache_url)?;
         let asked = Instant::now();
@@ -108,8 +108,8 @@ impl<S: Store> TieredStore<S> {
         let lineage_asked = Instant::now();
         let lineage = authority.lineage().await?;
         let Some(lineage) = lineage else {
-            let message = "this store does not say which data it holds (it has no lineage), so nothing can be cached \
-                           in front of it; leave the cache out";
+            let message = "this store has no lineage, so a cache in front of it could not notice a restored database; \
+                           leave the cache out";
             return Err(StoreError::new(ErrorKind::Misconfigured, Fate::NotApplied, message));
         };
         let look_max = if cache_url.contains("timeout=") { options.timeout } else { LOOK_MAX };
@@ -118,17 +118,17 @@ impl<S: Store> TieredStore<S> {
             cache: Cache::new(&options)?,
             breaker: Breaker::default(),
             clock: Clock::default(),
-            lineage: Known::new(lineage, lineage_asked),
+            lineage: LineageCache::new(lineage, lineage_asked),
             max_age_ms: millis(options.max_age.unwrap_or(MAX_AGE)),
             look_max,
             fill_max: options.timeout,
             metrics: metrics.cache(),
         };
-        shared.clock.tell(now, asked, answered);
+        shared.clock.update(now, asked, answered);
         let shared = Arc::new(shared);
         let (fills, waiting) = mpsc::channel(fill::WAITING_MAX);
         tokio::spawn(fill::run(Arc::clone(&shared), waiting));
-        tokio::spawn(lineage_cache::follow(Arc::downgrade(&shared)));
+        tokio::spawn(lineage_cache::poll(Arc::downgrade(&shared)));
         Ok(Self { shared, fills })
     }
 
@@ -137,7 +137,7 @@ impl<S: Store> TieredStore<S> {
         &self.shared.authority
     }
 
-    /// Finished outcomes go into the cache when there is room; nobody waits for it.
+    /// Caches a finished outcome in the background, if the queue has room.
     fn fill(&self, fill: Fill) {
         if self.fills.try_send(fill).is_err() {
             self.shared.metrics.fill(CacheFill::Dropped);
@@ -150,7 +150,7 @@ impl<S: Store> TieredStore<S> {
         if let Claimed::Replay(existing) | Claimed::InFlight(existing) | Claimed::Uncertain(existing) =
             &claimed
         {
-            self.shared.clock.tell(existing.now, asked, Instant::now());
+            self.shared.clock.update(existing.now, asked, Instant::now());
         }
         if let Claimed::Replay(existing) = &claimed {
             let (record, read_at) = (Arc::clone(&existing.record), existing.now);
@@ -159,8 +159,8 @@ impl<S: Store> TieredStore<S> {
         Ok(claimed)
     }
 
-    /// Follows the authority's clock, beside the request.
-    fn keep_up(&self) {
+    /// Asks the authority for its clock in the background, when that is due.
+    fn refresh_clock(&self) {
         if !self.shared.clock.ask_again(Instant::now()) {
             return;
         }
@@ -168,24 +168,24 @@ impl<S: Store> TieredStore<S> {
         tokio::spawn(async move {
             let asked = Instant::now();
             match shared.authority.now().await {
-                Ok(now) => shared.clock.tell(now, asked, Instant::now()),
-                Err(_) => shared.clock.not_told(),
+                Ok(now) => shared.clock.update(now, asked, Instant::now()),
+                Err(_) => shared.clock.ask_failed(),
             }
         });
     }
 }
 
 impl<S> Shared<S> {
-    /// One request to the cache: bounded, and not made while it fails.
+    /// One request to the cache: bounded in time, and skipped while the circuit breaker is open.
     async fn bounded<T>(
         &self,
         limit: Duration,
         request: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, Option<StoreError>> {
-        let Some(asking) = self.breaker.ask(Instant::now()) else { return Err(None) };
+        let Some(permit) = self.breaker.ask(Instant::now()) else { return Err(None) };
         match tokio::time::timeout(limit, request).await {
             Ok(Ok(answer)) => {
-                asking.answered();
+                permit.answered();
                 Ok(answer)
             }
             Ok(Err(error)) => Err(Some(error)),
@@ -200,7 +200,7 @@ impl<S> Shared<S> {
         self.bounded(self.fill_max, self.cache.fill(name, entry, ms)).await
     }
 
-    /// What the cache knows of an intent, if it may be believed; with the authority's time.
+    /// The cached record of an intent, if it may be trusted, with the authority's time.
     async fn cached(&self, id: &IntentId) -> (CacheLook, Option<(Box<Record>, StoreTime)>) {
         let Some(lineage) = self.lineage.at(Instant::now()) else { return (CacheLook::Old, None) };
         let name = entry::name(lineage, id);
@@ -216,16 +216,15 @@ impl<S> Shared<S> {
             _ => return (CacheLook::Wrong, None),
         };
         let Some(now) = self.clock.at(Instant::now()) else { return (CacheLook::Old, None) };
-        let believed_until = read_at.plus_ms(self.max_age_ms);
+        let trusted_until = read_at.plus_ms(self.max_age_ms);
         let expired = record.head.expires_at.is_some_and(|at| at <= now.latest);
-        if expired || believed_until <= now.latest {
+        if expired || trusted_until <= now.latest {
             return (CacheLook::Old, None);
         }
         let now = now.earliest.max(record.changed_at);
         (CacheLook::Hit, Some((record, now)))
     }
 
-    /// What the cache knows of a claim.
     async fn look(&self, claim: &Claim) -> (CacheLook, Option<Claimed>) {
         let (look, found) = self.cached(&claim.intent.id()).await;
         let Some((record, now)) = found else { return (look, None) };
@@ -239,13 +238,13 @@ impl<S> Shared<S> {
 }
 
 impl<S: Store> Shared<S> {
-    /// Nobody is given what the cache has of this intent up to that epoch.
+    /// Writes the tombstone of this intent up to that epoch.
     async fn withdraw(&self, id: &IntentId, epoch: Epoch) -> Result<(), StoreError> {
-        // Asked anew: others may fill the cache under a lineage that this process has not heard of.
+        // Asked anew: others may fill the cache under a lineage that this process does not know yet.
         let asked = Instant::now();
         let before = self.lineage.last();
         if let Some(now) = self.authority.lineage().await.map_err(|source| not_withdrawn(Some(source)))? {
-            self.lineage.tell(now, asked);
+            self.lineage.update(now, asked);
         }
         let now = self.lineage.last();
         for lineage in [Some(now), Some(before).filter(|before| *before != now)].into_iter().flatten() {
@@ -257,8 +256,8 @@ impl<S: Store> Shared<S> {
 }
 
 fn not_withdrawn(source: Option<StoreError>) -> StoreError {
-    let message = "the cache cannot be told that an outcome is withdrawn, and would go on giving it; nothing was \
-                   changed: retry when Redis and the database answer";
+    let message = "the cache could not be updated and would go on replaying the withdrawn outcome, so nothing was \
+                   changed; retry when Redis and the database answer";
     let error = StoreError::new(ErrorKind::Unavailable, Fate::NotApplied, message);
     match source {
         Some(source) => error.with_source(source),
@@ -282,7 +281,7 @@ impl<S: Store> Store for TieredStore<S> {
     }
 
     async fn claim(&self, claim: Claim) -> Result<Claimed, StoreError> {
-        self.keep_up();
+        self.refresh_clock();
         let (look, claimed) = self.shared.look(&claim).await;
         self.shared.metrics.look(look);
         match claimed {
@@ -314,7 +313,7 @@ impl<S: Store> Store for TieredStore<S> {
     }
 
     async fn look(&self, id: IntentId) -> Result<Option<Record>, StoreError> {
-        self.keep_up();
+        self.refresh_clock();
         let (look, found) = self.shared.cached(&id).await;
         self.shared.metrics.look(look);
         if let Some((record, _)) = found {
@@ -335,7 +334,7 @@ impl<S: Store> Store for TieredStore<S> {
     }
 
     async fn decide(&self, id: IntentId, decide: Decide) -> Result<Decided, StoreError> {
-        // Only a release is about an outcome that was replayed; everything else is about what never was.
+        // Only a release withdraws an outcome that may be cached; other decisions are about intents that never were.
         if decide.ruling == Ruling::Release {
             self.shared.withdraw(&id, decide.seen).await?;
         }

@@ -1,4 +1,4 @@
-//! What a database said, sorted by what the caller can do about it.
+//! Database errors, classified by what the caller can do about them.
 
 use std::error::Error;
 use std::fmt;
@@ -9,30 +9,30 @@ use super::Value;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum DriverErrorKind {
-    /// Two transactions got in each other's way (40001, 40P01, 1213, SQLITE_BUSY_SNAPSHOT): roll back and run
-    /// the whole transaction again.
+    /// Two transactions conflicted (40001, 40P01, 1213, SQLITE_BUSY_SNAPSHOT): roll back and run the whole
+    /// transaction again.
     Serialization,
-    /// Somebody else holds the lock: the same statement may succeed a little later, in the same transaction.
+    /// Another transaction holds the lock: the same statement may succeed a little later, in the same transaction.
     Busy,
     /// An earlier statement failed and the transaction can only be rolled back (25P02).
     Aborted,
-    /// The transaction or the database may not be written.
+    /// The transaction or the database is read-only.
     ReadOnly,
-    /// A unique constraint was broken.
+    /// A unique constraint was violated.
     Unique,
-    /// semel's tables are not there.
+    /// semel's tables do not exist.
     NoTables,
-    /// There is no transaction: what was done would be committed statement by statement.
+    /// No transaction is open: each statement would commit by itself.
     NoTransaction,
     /// The connection is gone. Nothing was committed by it unless a commit was under way.
     Lost,
-    /// What came back cannot be read.
+    /// The database's answer cannot be decoded.
     Unreadable,
     /// Anything else.
     Other,
 }
 
-/// An error of the caller's database, in words, with the driver's own as its source.
+/// An error of the caller's database in plain words, with the driver's own as its source.
 #[derive(Debug)]
 pub struct DriverError {
     kind: DriverErrorKind,
@@ -46,32 +46,32 @@ impl DriverError {
         Self { kind, message: message.into(), source: None }
     }
 
-    /// One of a driver's, with the usual words for its kind.
+    /// A driver's error, with the usual message for its kind.
     pub fn of(kind: DriverErrorKind, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         let message = match kind {
             DriverErrorKind::Serialization => {
-                "another transaction got in the way; roll back and run the whole transaction again"
+                "conflict with another transaction; roll back and run the whole transaction again"
             }
             DriverErrorKind::Busy => "another transaction holds the lock; try again a little later",
             DriverErrorKind::Aborted => {
                 "an earlier statement of this transaction failed; roll it back, nothing more can run in it"
             }
             DriverErrorKind::ReadOnly => {
-                "the transaction is read-only, so nothing can be remembered in it; begin one that may write"
+                "the transaction is read-only, so nothing can be recorded in it; begin a read-write transaction"
             }
-            DriverErrorKind::Unique => "a row of that name is there already",
+            DriverErrorKind::Unique => "a row with that key exists already",
             DriverErrorKind::NoTables => {
                 "semel's tables are not in this database; create them with `semel migrate` or `semel::tx::schema`"
             }
             DriverErrorKind::NoTransaction => "no transaction is open; begin one first",
             DriverErrorKind::Lost => "the connection to the database is gone; begin again on another one",
-            DriverErrorKind::Unreadable => "what the database answered cannot be read",
+            DriverErrorKind::Unreadable => "the database's answer cannot be decoded",
             DriverErrorKind::Other => "the database refused a statement",
         };
         Self { kind, message: message.to_owned(), source: Some(source.into()) }
     }
 
-    /// One of a driver's, with words of its own.
+    /// A driver's error, with its own message.
     #[cfg(feature = "sqlx-postgres")]
     pub(super) fn because(
         message: &str,
@@ -88,7 +88,7 @@ impl DriverError {
             Some(Value::Bytes(_)) => "bytes",
             Some(Value::Text(_)) => "text",
         };
-        let message = format!("column {column} of an answer should hold {wanted} and holds {found}");
+        let message = format!("column {column} of the result should be {wanted}, but is {found}");
         Self::new(DriverErrorKind::Unreadable, message)
     }
 
@@ -114,7 +114,7 @@ impl Error for DriverError {
     }
 }
 
-/// What an SQLSTATE of PostgreSQL means to us.
+/// Classifies an SQLSTATE of PostgreSQL.
 #[cfg(feature = "postgres")]
 pub(super) fn kind_of_sqlstate(code: &str) -> DriverErrorKind {
     match code {

@@ -1,4 +1,4 @@
-//! Over `rusqlite`, which waits for nobody: a script is played to its end on the caller's thread.
+//! Over `rusqlite`, which is synchronous: a script is played to its end on the caller's thread.
 
 use std::future::Future;
 
@@ -7,7 +7,7 @@ use rusqlite::types::{ToSqlOutput, ValueRef};
 use rusqlite::{Connection, ErrorCode, ToSql, ffi, params_from_iter};
 
 use super::{Dialect, DriverError, DriverErrorKind, Row, Rows, Statement, Value};
-use crate::tx::script::{Port, Wish, wait_here};
+use crate::tx::script::{Port, Request, wait_here};
 
 /// Plays a script in the transaction that is open on `connection`.
 pub(crate) fn play_now<T, F>(
@@ -27,8 +27,8 @@ where
     loop {
         match wait_here(&port, script.as_mut()) {
             Ok(ended) => return Ok(ended),
-            Err(Wish::Run(statement)) => port.answer(run(connection, &statement)),
-            Err(Wish::Pause(pause)) => {
+            Err(Request::Run(statement)) => port.answer(run(connection, &statement)),
+            Err(Request::Pause(pause)) => {
                 std::thread::sleep(pause);
                 port.paused();
             }
@@ -72,7 +72,7 @@ fn read(column: usize, value: ValueRef<'_>) -> Result<Value, DriverError> {
             Err(error) => Err(DriverError::of(DriverErrorKind::Unreadable, error)),
         },
         ValueRef::Real(_) => {
-            let message = format!("column {column} of an answer holds a floating-point number");
+            let message = format!("column {column} of the result is a floating-point number");
             Err(DriverError::new(DriverErrorKind::Unreadable, message))
         }
     }
@@ -83,7 +83,7 @@ pub(crate) fn explain(error: rusqlite::Error) -> DriverError {
         return DriverError::of(DriverErrorKind::Unreadable, error.to_string());
     };
     let kind = match (failure.code, failure.extended_code) {
-        // Waiting cannot help: what this transaction has read is out of date.
+        // Waiting cannot help: this transaction's snapshot is out of date.
         (_, ffi::SQLITE_BUSY_SNAPSHOT) => DriverErrorKind::Serialization,
         (ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked, _) => DriverErrorKind::Busy,
         (ErrorCode::ReadOnly, _) => DriverErrorKind::ReadOnly,

@@ -1,7 +1,7 @@
 //! Over `sqlx` on MySQL and MariaDB.
 //!
-//! Statements go as text with their values written in hexadecimal digits, because only so several of them can
-//! travel in one packet: a claim is one round trip and not five.
+//! Statements are sent as text, with their values in hexadecimal: only so can one packet carry several of them. A
+//! claim is one round trip instead of five.
 
 use bytes::Bytes;
 use futures_util::TryStreamExt;
@@ -60,7 +60,7 @@ impl Tx for sqlx::Transaction<'_, MySql> {
     }
 }
 
-/// Writes the values in the place of `?1`, `?2` …, or of `?` one after the other.
+/// Writes the values in place of `?1`, `?2` …, or of `?` one after the other.
 fn fill(text: &str, values: &[Value]) -> String {
     let mut out = String::with_capacity(text.len() + values.len() * 80);
     let mut next = 0;
@@ -70,7 +70,7 @@ fn fill(text: &str, values: &[Value]) -> String {
         let digits = after.len() - after.trim_start_matches(|c: char| c.is_ascii_digit()).len();
         let at = after[..digits].parse::<usize>().map_or(next, |number| number.wrapping_sub(1));
         next += usize::from(digits == 0);
-        // What is not there is NULL, and the statement says so where it must not be.
+        // A missing value becomes NULL, and the statement fails where NULL is not allowed.
         out.push_str(&values.get(at).map_or_else(|| "NULL".to_owned(), written));
         rest = &after[digits..];
     }
@@ -111,8 +111,8 @@ fn read(row: &MySqlRow) -> Result<Row, DriverError> {
 
 fn explain(error: sqlx::Error) -> DriverError {
     let kind = match &error {
-        sqlx::Error::Database(told) => match told.try_downcast_ref::<MySqlDatabaseError>() {
-            Some(told) => kind_of(told.number()),
+        sqlx::Error::Database(database) => match database.try_downcast_ref::<MySqlDatabaseError>() {
+            Some(database) => kind_of(database.number()),
             None => DriverErrorKind::Other,
         },
         sqlx::Error::Io(_) | sqlx::Error::Tls(_) | sqlx::Error::Protocol(_) | sqlx::Error::WorkerCrashed => {
@@ -123,8 +123,8 @@ fn explain(error: sqlx::Error) -> DriverError {
     };
     if kind == DriverErrorKind::Serialization {
         let message = format!(
-            "a deadlock: the server has rolled the whole transaction back, and whatever is sent on this \
-             connection now is committed by itself; roll back here too and run the whole transaction again \
+            "deadlock: the server has rolled back the whole transaction and commits each further statement on this \
+             connection by itself; roll back here too and run the whole transaction again \
              ({error})"
         );
         return DriverError::new(kind, message);
@@ -132,7 +132,7 @@ fn explain(error: sqlx::Error) -> DriverError {
     DriverError::of(kind, error.to_string())
 }
 
-/// What an error number means to us.
+/// Classifies a server error number.
 fn kind_of(number: u16) -> DriverErrorKind {
     match number {
         1213 => DriverErrorKind::Serialization,

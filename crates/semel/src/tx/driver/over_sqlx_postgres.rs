@@ -28,9 +28,9 @@ impl Tx for PgConnection {
         Connection::is_in_transaction(self)
     }
 
-    /// Prepared once per connection, by sqlx, as the caller's own statements are. Where sqlx keeps none of those (a cache
-    /// of 0, for PgBouncer in transaction mode), ours have no name either: sqlx would give them one all the same, and another
-    /// connection's may have it on the session that a transaction gets.
+    /// sqlx prepares it once per connection, like the caller's own statements. Where sqlx keeps none of those (a
+    /// cache of 0, for PgBouncer in transaction mode), ours are unnamed too: sqlx would otherwise name them, and
+    /// another connection's statement may have that name on the session that a transaction gets.
     async fn run(&mut self, statement: Statement) -> Result<Rows, DriverError> {
         let keeps = Connection::cached_statements_size(self) > 0;
         let query = statement.values.into_iter().fold(sqlx::query(statement.text), bind).persistent(keeps);
@@ -84,7 +84,7 @@ fn read(row: &PgRow) -> Result<Row, DriverError> {
                 let bytes = row.try_get::<Option<&[u8]>, _>(at).map_err(explain)?;
                 Value::Bytes(bytes.map(Bytes::copy_from_slice))
             }
-            // `SELECT f()` of a function without result.
+            // `SELECT f()` of a function without a result.
             "VOID" => Value::Text(None),
             _ => Value::Text(row.try_get(at).map_err(explain)?),
         };
@@ -95,14 +95,14 @@ fn read(row: &PgRow) -> Result<Row, DriverError> {
 
 fn explain(error: sqlx::Error) -> DriverError {
     let kind = match &error {
-        sqlx::Error::Database(told) => {
-            told.code().map_or(DriverErrorKind::Other, |code| kind_of_sqlstate(&code))
+        sqlx::Error::Database(database) => {
+            database.code().map_or(DriverErrorKind::Other, |code| kind_of_sqlstate(&code))
         }
         sqlx::Error::Io(_) | sqlx::Error::Tls(_) | sqlx::Error::WorkerCrashed => DriverErrorKind::Lost,
         sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_) => DriverErrorKind::Unreadable,
         _ => DriverErrorKind::Other,
     };
-    let code = error.as_database_error().and_then(|told| told.code());
+    let code = error.as_database_error().and_then(|database| database.code());
     if matches!(code.as_deref(), Some("26000" | "42P05")) {
         return DriverError::because(POOLED, kind, error.to_string());
     }

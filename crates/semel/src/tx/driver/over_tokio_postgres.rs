@@ -62,7 +62,7 @@ fn explain(error: tokio_postgres::Error) -> DriverError {
     let kind = match error.code() {
         Some(code) => kind_of_sqlstate(code.code()),
         None if error.is_closed() => DriverErrorKind::Lost,
-        // Neither the server's word nor a closed connection: reading or writing broke, or a value.
+        // Neither a server error nor a closed connection: I/O failed, or a value could not be converted.
         None => match std::error::Error::source(&error) {
             Some(source) if source.is::<std::io::Error>() => DriverErrorKind::Lost,
             _ => DriverErrorKind::Other,

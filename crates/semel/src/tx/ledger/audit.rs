@@ -1,11 +1,11 @@
-//! Balances, and whether it all sums up.
+//! Balances, and the audit whether everything sums up.
 
 use super::sql::BALANCE;
 use super::{AccountId, LedgerError};
 use crate::tx::driver::{DriverError, DriverErrorKind, Row, Sql, Tx};
 use crate::tx::script::{Port, play};
 
-/// Every way in which the ledger may not sum up, for people as well: a row for each, none when all is well. At most 100.
+/// Every imbalance of the ledger, one row each; no rows when all is well. At most 100. People may run it too.
 ///
 /// `kind` is `posting` (its entries do not sum up to zero, or it has none), `currencies` (a posting in more than one),
 /// `orphan` (entries without a posting or an account), `running` (an account's running total is not the sum of its
@@ -26,7 +26,7 @@ pub struct Imbalance {
     pub about: String,
 }
 
-/// What an account has: the sum of its entries.
+/// The balance of an account: the sum of its entries.
 pub async fn balance<X: Tx>(tx: &mut X, account: &AccountId) -> Result<i64, LedgerError> {
     play(tx, |port| summed(port, account)).await?
 }

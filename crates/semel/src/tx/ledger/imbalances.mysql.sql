@@ -1,5 +1,5 @@
--- Every way in which the ledger may not sum up; no rows when all is well. Names are converted: drivers take a column
--- that is compared byte by byte for one of bytes.
+-- Every imbalance of the ledger; no rows when all is well. Names are converted: drivers take a column with a binary
+-- collation for bytes.
 SELECT * FROM (
     -- Entries of a posting that do not sum up to zero: money appeared or vanished. Also postings without entries.
     SELECT 'posting' AS kind, lower(hex(p.operation)) AS about

@@ -1,4 +1,4 @@
--- Every way in which the ledger may not sum up; no rows when all is well.
+-- Every imbalance of the ledger; no rows when all is well.
 SELECT * FROM (
     -- Entries of a posting that do not sum up to zero: money appeared or vanished. Also postings without entries.
     SELECT 'posting' AS kind, encode(p.operation, 'hex') AS about

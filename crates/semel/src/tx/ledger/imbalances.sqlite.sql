@@ -1,5 +1,5 @@
--- Every way in which the ledger may not sum up; no rows when all is well.
--- SQLite sums up in 64 bits and fails beyond them, so the halves of the numbers are summed up apart.
+-- Every imbalance of the ledger; no rows when all is well.
+-- SQLite sums in 64 bits and fails beyond them, so the halves of the numbers are summed separately.
 SELECT * FROM (
     -- Entries of a posting that do not sum up to zero: money appeared or vanished. Also postings without entries.
     SELECT 'posting' AS kind, lower(hex(p.operation)) AS about

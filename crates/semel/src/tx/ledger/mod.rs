@@ -5,19 +5,19 @@
 //!  balance of an account          ◀──  the sum of its entries
 //! ```
 //!
-//! - **Once.** A posting is named by its intent (and a step of it). Posting it again changes nothing and gives the
-//!   same receipt; the same name with other lines is refused.
+//! - **Once.** A posting is identified by its intent (and a step of it). Posting it again changes nothing and returns
+//!   the same receipt; the same name with other lines is refused.
 //! - **Whole.** Everything is checked before anything is written, so an error leaves the caller's transaction as it
 //!   was; lines sum up to zero, in one currency, in integer minor units (cents), and nothing overflows silently.
-//! - **Balances are derived** from entries, which are only ever added. [`check`](fn@check) and [`IMBALANCES`] look whether
-//!   it all sums up.
-//! - **Floors.** An account may have a lowest balance. Only for those the row is locked and a running total is kept:
-//!   summing up an account's entries for every posting would take ever longer, while accounts without a floor (the
-//!   revenue that every payment touches) are never locked and never queued for. Locks are taken in the order of the
-//!   accounts' ids, so two postings never wait for each other in a circle; two postings *in one transaction* can, and
-//!   then the database ends one of them with [`Serialization`](super::driver::DriverErrorKind::Serialization).
-//!   At READ COMMITTED the lock makes the running total the latest one; at REPEATABLE READ and above a total that was
-//!   changed since the snapshot is an error of that same kind, never an old number.
+//! - **Balances are derived** from entries, which are only ever added. [`check`](fn@check) and [`IMBALANCES`] check
+//!   that everything sums up.
+//! - **Floors.** An account may have a lowest balance. Only such a row is locked and keeps a running total: summing
+//!   up an account's entries for every posting would take ever longer, while accounts without a floor (the revenue
+//!   that every payment touches) are never locked and never a bottleneck. Locks are taken in the order of account
+//!   ids, so two postings never deadlock; two postings *in one transaction* can, and then the database ends one of
+//!   them with [`Serialization`](super::driver::DriverErrorKind::Serialization). At READ COMMITTED the lock makes the
+//!   running total the latest one; at REPEATABLE READ and above a total that was changed since the snapshot is an
+//!   error of that same kind, never an old number.
 //!
 //! Exchange between currencies is two postings, through an account of each currency.
 
@@ -94,12 +94,12 @@ pub struct Posting {
     lines: Vec<(AccountId, i64)>,
 }
 
-/// The name of a posting: an intent, or a step of one.
+/// The identity of a posting: an intent, or a step of one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct PostingId(pub(super) IntentId);
 
 impl PostingId {
-    /// The bytes the tables know it by.
+    /// The bytes the tables store.
     pub fn as_bytes(&self) -> &[u8; 32] {
         self.0.as_bytes()
     }
@@ -117,7 +117,7 @@ impl Posting {
         Self { id: PostingId(intent.id()), lines: Vec::new() }
     }
 
-    /// One of several postings of an intent, by a name of its own.
+    /// One of several postings of an intent, with a name of its own.
     pub fn step(intent: &Intent, step: &str) -> Self {
         use sha2::{Digest, Sha256};
         let mut hash = Sha256::new();
@@ -145,7 +145,7 @@ impl Posting {
     }
 }
 
-/// What is known of a posting that is in the ledger.
+/// The receipt of a posting that is in the ledger.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct PostingReceipt {
@@ -162,23 +162,23 @@ pub struct PostingReceipt {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LedgerError {
-    /// A name that is none.
-    #[error("{0:?} is no account: 1 to 200 printable ASCII characters without spaces")]
+    /// Invalid account name.
+    #[error("invalid account name {0:?}: use 1 to 200 printable ASCII characters without spaces")]
     AccountName(String),
-    /// A currency that is none.
-    #[error("{0:?} is no currency: 3 to 12 capital letters and digits, such as EUR")]
+    /// Invalid currency code.
+    #[error("invalid currency {0:?}: use 3 to 12 capital letters and digits, such as EUR")]
     CurrencyName(String),
-    /// A new account has nothing, and would be below it at once.
-    #[error("a floor is 0 or less: a new account has nothing")]
+    /// The floor is above 0: a new account starts at 0 and would be below it at once.
+    #[error("a floor must be 0 or less: a new account starts at 0")]
     Floor,
-    /// A line about nothing.
+    /// A line of 0.
     #[error("a line of 0 moves nothing")]
     Zero,
     /// See [`LINES_MAX`].
     #[error("a posting has at most {LINES_MAX} lines")]
     TooManyLines,
     /// One line cannot balance.
-    #[error("a posting has at least two lines")]
+    #[error("a posting needs at least two lines")]
     TooFewLines,
     /// The lines do not sum up to zero.
     #[error("the lines sum up to {sum} instead of 0: money would appear or vanish")]
@@ -187,15 +187,15 @@ pub enum LedgerError {
         sum: i128,
     },
     /// More than 64 bits of minor units.
-    #[error("a balance would be more than 64 bits of minor units can hold")]
+    #[error("a balance would exceed 64 bits of minor units")]
     Overflow,
-    /// It was never opened.
-    #[error("there is no account {0}; open it first")]
+    /// The account was never opened.
+    #[error("account {0} does not exist; open it first")]
     NoAccount(AccountId),
-    /// It is there, but it is another one.
-    #[error("the account {0} is there already, with another currency or floor")]
+    /// The account exists with another currency or floor.
+    #[error("account {0} exists already, with another currency or floor")]
     AccountDiffers(AccountId),
-    /// Cents and pence do not sum up.
+    /// The accounts have different currencies.
     #[error("{one} is in {one_in} and {other} in {other_in}; exchange is two postings, one in each currency")]
     MixedCurrencies {
         /// One account.
@@ -210,13 +210,13 @@ pub enum LedgerError {
     /// The account would fall below its floor.
     #[error("{account} would fall below its floor")]
     Insufficient {
-        /// Which.
+        /// The account.
         account: AccountId,
     },
     /// The same operation was posted with other lines.
     #[error("this operation was posted before with other lines; a new posting needs a name of its own")]
     Mismatch,
-    /// The database.
+    /// An error of the database.
     #[error(transparent)]
     Driver(#[from] DriverError),
 }

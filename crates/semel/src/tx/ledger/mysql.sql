@@ -1,16 +1,16 @@
--- The ledger. Entries are only ever added; a mistake is put right by another posting.
+-- The ledger. Entries are only ever added; a mistake is corrected by another posting.
 CREATE TABLE IF NOT EXISTS semel_account (
     id       VARCHAR(200) CHARACTER SET ascii COLLATE ascii_bin PRIMARY KEY,
     currency VARCHAR(12)  CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
     -- The lowest balance the account may have; NULL for one that may have any.
     `floor`  BIGINT,
-    -- Kept for accounts with a floor only: what their entries sum up to, under the row's lock.
+    -- Only for accounts with a floor: the sum of their entries, kept under the row's lock.
     running  BIGINT NOT NULL DEFAULT 0
 ) ENGINE = InnoDB;
 
 CREATE TABLE IF NOT EXISTS semel_posting (
     operation BINARY(32) PRIMARY KEY,
-    -- Of its lines: the same operation with other lines is another request.
+    -- Over its lines: the same operation with other lines is another request.
     digest    BINARY(32) NOT NULL,
     token     BINARY(16) NOT NULL,
     posted_at BIGINT     NOT NULL

@@ -25,7 +25,7 @@ impl AccountId {
     }
 }
 
-/// A currency by its code, such as `EUR`. What its minor unit is (cents, or nothing smaller in JPY) is yours to know.
+/// A currency by its code, such as `EUR`. semel does not know its minor unit (cents, or nothing smaller in JPY).
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Currency(Arc<str>);
 

@@ -11,7 +11,7 @@ use crate::intent::identity::Owner;
 use crate::tx::driver::{Dialect, DriverError, DriverErrorKind, Sql, Tx, Value};
 use crate::tx::script::{Port, play};
 
-/// Opens an account. Opening the same account again changes nothing; another one of that name is refused.
+/// Opens an account. Opening the same account again changes nothing; a different one of that name is refused.
 pub async fn open<X: Tx>(tx: &mut X, account: &Account) -> Result<(), LedgerError> {
     play(tx, |port| opened(port, account)).await?
 }
@@ -22,7 +22,7 @@ pub fn open_now(connection: &rusqlite::Connection, account: &Account) -> Result<
     crate::tx::driver::play_now(connection, |port| opened(port, account))?
 }
 
-/// Posts once. Posting the same again writes nothing and gives the first receipt.
+/// Posts once. Posting the same again writes nothing and returns the first receipt.
 ///
 /// All checks come before the first write: after an error (other than the database's own) the transaction may go on.
 pub async fn post<X: Tx>(tx: &mut X, posting: &Posting) -> Result<PostingReceipt, LedgerError> {
@@ -45,9 +45,10 @@ async fn opened(port: Port, account: &Account) -> Result<(), LedgerError> {
     }
 }
 
-/// A row that is there, but not in this transaction's snapshot.
+/// The row exists, but not in this transaction's snapshot.
 fn out_of_sight() -> LedgerError {
-    let message = "somebody else wrote the same row meanwhile; roll back and run the whole transaction again";
+    let message =
+        "another transaction wrote the same row meanwhile; roll back and run the whole transaction again";
     DriverError::new(DriverErrorKind::Serialization, message).into()
 }
 
@@ -56,7 +57,7 @@ struct Found {
     floor: Option<i64>,
 }
 
-/// The accounts, two at a time.
+/// Reads the accounts, two at a time.
 async fn read(port: &Port, ids: &[&AccountId]) -> Result<BTreeMap<AccountId, Found>, LedgerError> {
     let mut found = BTreeMap::new();
     read_with(port, &ACCOUNTS, ids, &mut found).await?;
@@ -88,14 +89,14 @@ async fn posted(port: Port, posting: &Posting) -> Result<PostingReceipt, LedgerE
     let digest = digest(posting);
     let running = match checked(&port, &changes).await {
         Ok(running) => running,
-        // A duplicate may be refused for what the first has done: its own money is gone. What is there counts.
+        // A duplicate may be refused because the first posting spent the money. What is in the table counts.
         Err(error @ LedgerError::Driver(_)) => return Err(error),
         Err(error) => return there(&port, posting.id, &digest, None).await?.ok_or(error),
     };
     let token = Bytes::copy_from_slice(Owner::random().as_bytes());
     let operation = || Value::from(&posting.id.as_bytes()[..]);
     port.run(&POST, vec![operation(), Value::from(&digest[..]), token.clone().into()]).await?;
-    // Which of two postings of one name is in the table, its token tells, whatever a driver counts as changed.
+    // The token tells which of two postings of one name is in the table, whatever a driver counts as changed.
     let receipt = match there(&port, posting.id, &digest, Some(&token)).await? {
         Some(receipt) if receipt.already => return Ok(receipt),
         Some(receipt) => receipt,
@@ -115,7 +116,7 @@ async fn posted(port: Port, posting: &Posting) -> Result<PostingReceipt, LedgerE
     Ok(receipt)
 }
 
-/// What the lines come to for each account, in the order of their ids.
+/// The change of each account, in the order of their ids.
 fn balanced(posting: &Posting) -> Result<BTreeMap<&AccountId, i64>, LedgerError> {
     if posting.lines.len() < 2 {
         return Err(LedgerError::TooFewLines);
@@ -132,7 +133,7 @@ fn balanced(posting: &Posting) -> Result<BTreeMap<&AccountId, i64>, LedgerError>
     Ok(changes)
 }
 
-/// All that may speak against it, with the locks that keep it so. Gives the new running totals.
+/// Makes all checks, and takes the locks that keep them true. Returns the new running totals.
 async fn checked<'a>(
     port: &Port,
     changes: &BTreeMap<&'a AccountId, i64>,
@@ -158,7 +159,7 @@ async fn checked<'a>(
         let locked = port.run(&LOCK, vec![id.as_str().into()]).await?;
         let total = locked.first().ok_or_else(|| LedgerError::NoAccount(id.clone()))?.int(0)?;
         let total = total.checked_add(change).ok_or(LedgerError::Overflow)?;
-        // Who pays in is never refused, also when the floor was crossed by hand.
+        // A deposit is never refused, even when the floor was crossed by hand.
         if total < floor && change < 0 {
             return Err(LedgerError::Insufficient { account: id.clone() });
         }
@@ -167,7 +168,7 @@ async fn checked<'a>(
     Ok(running)
 }
 
-/// The posting of that name, where there is one; an error where it is another.
+/// The posting of that name, if there is one; an error if its lines differ.
 async fn there(
     port: &Port,
     id: PostingId,
@@ -183,7 +184,7 @@ async fn there(
     Ok(Some(PostingReceipt { id, posted_at_ms: row.int(2)?, already }))
 }
 
-/// Of the lines, whatever their order: they are a sum.
+/// Over the lines in any order: they are a sum.
 fn digest(posting: &Posting) -> [u8; 32] {
     let mut lines: Vec<_> = posting.lines.iter().collect();
     lines.sort();

@@ -1,16 +1,16 @@
--- The ledger. Entries are only ever added; a mistake is put right by another posting.
+-- The ledger. Entries are only ever added; a mistake is corrected by another posting.
 CREATE TABLE IF NOT EXISTS semel_account (
     id       text   PRIMARY KEY,
     currency text   NOT NULL,
     -- The lowest balance the account may have; NULL for one that may have any.
     floor    bigint,
-    -- Kept for accounts with a floor only: what their entries sum up to, under the row's lock.
+    -- Only for accounts with a floor: the sum of their entries, kept under the row's lock.
     running  bigint NOT NULL DEFAULT 0
 );
 
 CREATE TABLE IF NOT EXISTS semel_posting (
     operation bytea  PRIMARY KEY,
-    -- Of its lines: the same operation with other lines is another request.
+    -- Over its lines: the same operation with other lines is another request.
     digest    bytea  NOT NULL,
     token     bytea  NOT NULL,
     posted_at bigint NOT NULL DEFAULT (extract(epoch FROM clock_timestamp()) * 1000)::bigint

@@ -10,9 +10,8 @@ pub(super) const OPEN: Sql = Sql {
 };
 
 /// 1 and 2 ids; two at a time, because most postings have two lines. A committed account never changes but for its
-/// running total, so this is read without a lock: one that is turned into a stronger lock later is how two postings
-/// of one account would wait for each other. Converted in MySQL, where drivers take a column that is compared byte by
-/// byte for one of bytes.
+/// running total, so this reads without a lock: a lock that is upgraded later is how two postings of one account
+/// would deadlock. Converted in MySQL: drivers take a column with a binary collation for bytes.
 pub(super) const ACCOUNTS: Sql = Sql {
     postgres: "SELECT id, currency, floor FROM semel_account WHERE id IN ($1, $2)",
     mysql: "SELECT CONVERT(id USING utf8mb4), CONVERT(currency USING utf8mb4), `floor` FROM semel_account \
@@ -27,7 +26,7 @@ pub(super) const ACCOUNTS_NOW: Sql = Sql {
     ..ACCOUNTS
 };
 
-/// 1 id. `NO KEY`: the foreign keys of others' entries do not wait for it.
+/// 1 id. `NO KEY`: foreign-key checks of other entries do not wait for it.
 pub(super) const LOCK: Sql = Sql {
     postgres: "SELECT running FROM semel_account WHERE id = $1 FOR NO KEY UPDATE",
     mysql: "SELECT running FROM semel_account WHERE id = ? FOR UPDATE",
@@ -41,7 +40,7 @@ pub(super) const RUN_ON: Sql = Sql {
     sqlite: "UPDATE semel_account SET running = ?1 WHERE id = ?2",
 };
 
-/// 1 operation, 2 digest, 3 token. The unique name is the arbiter: whoever's token is in the row has posted it.
+/// 1 operation, 2 digest, 3 token. The unique name decides: the token in the row says who posted it.
 pub(super) const POST: Sql = Sql {
     postgres: "INSERT INTO semel_posting (operation, digest, token) VALUES ($1, $2, $3) ON CONFLICT (operation) DO NOTHING",
     mysql: "INSERT INTO semel_posting (operation, digest, token, posted_at) \
@@ -71,7 +70,7 @@ pub(super) const ENTRIES: Sql = Sql {
     sqlite: "INSERT INTO semel_entry (operation, line, account, amount) VALUES (?1, ?2, ?3, ?4), (?5, ?6, ?7, ?8)",
 };
 
-/// 1 account. Exact beyond 64 bits: as text, or in two halves where the database sums up in 64 bits only.
+/// 1 account. Exact beyond 64 bits: as text, or in two halves where the database sums in 64 bits only.
 pub(super) const BALANCE: Sql = Sql {
     postgres: "SELECT count(*), coalesce(sum(amount), 0)::text FROM semel_account LEFT JOIN semel_entry ON account = id WHERE id = $1 GROUP BY id",
     mysql: "SELECT count(*), CAST(coalesce(sum(amount), 0) AS CHAR) FROM semel_account LEFT JOIN semel_entry ON account = id WHERE id = ? GROUP BY id",

@@ -1,16 +1,16 @@
--- The ledger. Entries are only ever added; a mistake is put right by another posting.
+-- The ledger. Entries are only ever added; a mistake is corrected by another posting.
 CREATE TABLE IF NOT EXISTS semel_account (
     id       TEXT    PRIMARY KEY NOT NULL,
     currency TEXT    NOT NULL,
     -- The lowest balance the account may have; NULL for one that may have any.
     floor    INTEGER,
-    -- Kept for accounts with a floor only: what their entries sum up to.
+    -- Only for accounts with a floor: the sum of their entries.
     running  INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 
 CREATE TABLE IF NOT EXISTS semel_posting (
     operation BLOB    PRIMARY KEY NOT NULL,
-    -- Of its lines: the same operation with other lines is another request.
+    -- Over its lines: the same operation with other lines is another request.
     digest    BLOB    NOT NULL,
     token     BLOB    NOT NULL,
     posted_at INTEGER NOT NULL DEFAULT (CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER))

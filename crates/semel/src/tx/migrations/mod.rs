@@ -1,5 +1,5 @@
-//! Tables of ours in a database of the caller's that a URL names: the outbox, the inbox. Made, or brought to the version
-//! that this build knows.
+//! semel's tables in the caller's database: the outbox, the inbox. Creates them, or upgrades them to the version that
+//! this build knows.
 
 use crate::store::{ErrorKind, Fate, Migrated, StoreError};
 use crate::tx::driver::Dialect;
@@ -13,27 +13,27 @@ mod sqlite;
 
 const KNOWN: &str = "use sqlite:PATH, postgres://… or mysql://…";
 
-/// Tables that belong together.
+/// Tables that are migrated together.
 #[cfg_attr(not(any(feature = "postgres", feature = "mysql", feature = "sqlite")), allow(dead_code))]
 #[derive(Clone, Copy)]
 pub(crate) struct Tables {
-    /// What they are, in a word.
+    /// What they are, in one word.
     pub(crate) what: &'static str,
-    /// The one with the version, which is made first.
+    /// The table with the version, created first.
     pub(crate) meta: &'static str,
-    /// One that the first step makes last: it shows that all of it was made.
+    /// The table that the first step creates last: its presence shows that the step completed.
     pub(crate) last: fn(Dialect) -> &'static str,
-    /// What makes each version of the one before.
+    /// The steps, one from each version to the next.
     pub(crate) steps: fn(Dialect) -> &'static [&'static str],
 }
 
 impl Tables {
-    /// Makes them, or what they lack. Of several that do so at once, one does it.
+    /// Creates or upgrades them. Of several processes that do so at once, one does it.
     pub(crate) async fn migrate(&self, url: &str) -> Result<Migrated, StoreError> {
         self.migrate_and(url, "").await
     }
 
-    /// The same, and runs this in the same transaction. PostgreSQL only: elsewhere it is left out.
+    /// The same, and runs `more` in the same transaction. PostgreSQL only: it is ignored elsewhere.
     #[cfg_attr(not(feature = "postgres"), allow(unused_variables))]
     pub(crate) async fn migrate_and(&self, url: &str, more: &str) -> Result<Migrated, StoreError> {
         let dialect = self.dialect(url)?;
@@ -50,7 +50,7 @@ impl Tables {
         Ok(Migrated { before, now: self.version(dialect) })
     }
 
-    /// Which kind of database a URL names, if these can be in it.
+    /// The kind of database a URL names, if these tables can be in it.
     pub(crate) fn dialect(&self, url: &str) -> Result<Dialect, StoreError> {
         let Some((scheme, rest)) = url.split_once(':') else {
             return Err(wrong(format!("{url:?} is not a database URL; {KNOWN}")));
@@ -77,32 +77,32 @@ impl Tables {
         u32::try_from((self.steps)(dialect).len()).unwrap_or(u32::MAX)
     }
 
-    /// What was found where the tables should be.
+    /// The version of the tables that were found, 0 if there are none; an error if they are unusable.
     #[cfg_attr(not(any(feature = "postgres", feature = "mysql", feature = "sqlite")), allow(dead_code))]
-    fn standing(
+    fn found_version(
         &self,
         dialect: Dialect,
         version: Option<i64>,
         whole: bool,
-        place: &str,
+        location: &str,
     ) -> Result<u32, StoreError> {
         let (what, meta, known) = (self.what, self.meta, self.version(dialect));
         match (version, whole) {
             (None, false) => Ok(0),
             (Some(version), _) if version > i64::from(known) => Err(wrong(format!(
-                "the {what} in {place} was made by a newer semel (it has version {version}, this build knows \
+                "the {what} in {location} was created by a newer semel (it has version {version}, this build knows \
                  {known}); upgrade semel"
             ))),
             (Some(version @ 1..), true) => Ok(u32::try_from(version).unwrap_or(known)),
             _ => Err(wrong(format!(
-                "the {what} in {place} is not whole: some of its tables are missing; if it was never used, drop what \
-                 is there of {}… and run this again, else restore it from a backup",
+                "the {what} in {location} is incomplete: some of its tables are missing; if it was never used, drop \
+                 the tables {}… and run this again, otherwise restore it from a backup",
                 meta.trim_end_matches("_meta")
             ))),
         }
     }
 
-    /// What is to be run on tables of that version.
+    /// The steps to run on tables of that version.
     #[cfg_attr(not(any(feature = "postgres", feature = "mysql", feature = "sqlite")), allow(dead_code))]
     fn missing(&self, dialect: Dialect, version: u32) -> &'static [&'static str] {
         (self.steps)(dialect).get(version as usize..).unwrap_or_default()
@@ -129,14 +129,14 @@ mod tests {
 
     #[test]
     fn only_what_is_whole_or_not_there_at_all_is_taken() {
-        let standing = |version, whole| TWO.standing(Dialect::Sqlite, version, whole, "here");
-        assert_eq!(standing(None, false).unwrap(), 0);
-        assert_eq!(standing(Some(1), true).unwrap(), 1);
-        assert_eq!(standing(Some(2), true).unwrap(), 2);
-        assert!(standing(Some(3), true).unwrap_err().to_string().contains("newer semel"));
+        let found_version = |version, whole| TWO.found_version(Dialect::Sqlite, version, whole, "here");
+        assert_eq!(found_version(None, false).unwrap(), 0);
+        assert_eq!(found_version(Some(1), true).unwrap(), 1);
+        assert_eq!(found_version(Some(2), true).unwrap(), 2);
+        assert!(found_version(Some(3), true).unwrap_err().to_string().contains("newer semel"));
         for (version, whole) in [(None, true), (Some(1), false), (Some(0), true)] {
-            let told = standing(version, whole).unwrap_err().to_string();
-            assert!(told.contains("is not whole") && told.contains("semel_inbox…"), "{told}");
+            let message = found_version(version, whole).unwrap_err().to_string();
+            assert!(message.contains("is incomplete") && message.contains("semel_inbox…"), "{message}");
         }
     }
 

@@ -1,4 +1,4 @@
-//! In MySQL and MariaDB, where every statement commits by itself: what is found half made is refused.
+//! In MySQL and MariaDB, where every statement commits by itself: half-made tables are refused.
 
 use sqlx::Row;
 
@@ -8,24 +8,24 @@ use crate::store::mysql::session::{Failed, Session};
 use crate::store::{ErrorKind, Fate, StoreError};
 use crate::tx::driver::Dialect;
 
-/// How long one who starts waits for another who is making the tables.
+/// How long to wait for another process that is creating the tables.
 const TURN_SECONDS: u32 = 30;
 
 pub(super) async fn bring_up(tables: &Tables, url: &str) -> Result<u32, StoreError> {
     let (_, dial, server) = MysqlStore::options().with_url(url)?;
-    let mut session = dial.open().await.map_err(|trouble| trouble.explain(&server, Fate::NotApplied))?;
+    let mut session = dial.open().await.map_err(|error| error.explain(&server, Fate::NotApplied))?;
     let explain = |failed: Failed| failed.trouble.explain(&server, Fate::NotApplied);
-    // Such locks are the whole server's.
+    // Such locks are server-wide.
     let lock = format!("CONCAT('semel.{}.', MD5(DATABASE()))", tables.what);
     let turn =
         number(&mut session, format!("SELECT GET_LOCK({lock}, {TURN_SECONDS})")).await.map_err(explain)?;
     if turn != Some(1) {
         let message = format!(
-            "somebody else has been making the tables in {server} for {TURN_SECONDS} s; retry when that has ended"
+            "another process has been creating the tables in {server} for {TURN_SECONDS} s; retry when it has finished"
         );
         return Err(StoreError::new(ErrorKind::Unavailable, Fate::NotApplied, message));
     }
-    // What is made last shows that all of it was.
+    // The table that is created last shows that all of them were.
     let there = |table: &str| {
         format!(
             "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = '{table}'"
@@ -40,17 +40,17 @@ pub(super) async fn bring_up(tables: &Tables, url: &str) -> Result<u32, StoreErr
         _ => None,
     };
     let whole = number(&mut session, there((tables.last)(Dialect::Mysql))).await.map_err(explain)? == Some(1);
-    let before = tables.standing(Dialect::Mysql, version, whole, &server)?;
+    let before = tables.found_version(Dialect::Mysql, version, whole, &server)?;
     for step in tables.missing(Dialect::Mysql, before) {
         session.run((*step).to_owned()).await.map_err(explain)?;
     }
-    // A connection that ends gives the lock back by itself.
+    // Closing the connection releases the lock.
     session.close().await;
     Ok(before)
 }
 
 async fn number(session: &mut Session, sql: String) -> Result<Option<i64>, Failed> {
-    let brought = session.run(sql).await?;
-    let row = brought.first().and_then(|brought| brought.rows.first());
+    let results = session.run(sql).await?;
+    let row = results.first().and_then(|results| results.rows.first());
     Ok(row.and_then(|row| row.try_get::<Option<i64>, _>(0).ok().flatten()))
 }

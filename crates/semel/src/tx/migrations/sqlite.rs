@@ -8,7 +8,7 @@ use crate::store::sqlite::open::{full_path, in_thread};
 use crate::store::{Fate, StoreError};
 use crate::tx::driver::Dialect;
 
-/// How long another writer is waited for.
+/// How long to wait for another writer.
 const BUSY: std::time::Duration = std::time::Duration::from_secs(5);
 
 pub(super) async fn bring_up(tables: &Tables, url: &str) -> Result<u32, StoreError> {
@@ -30,7 +30,7 @@ pub(super) async fn bring_up(tables: &Tables, url: &str) -> Result<u32, StoreErr
             false => None,
         };
         let whole = there((tables.last)(Dialect::Sqlite)).map_err(explain)?;
-        let before = tables.standing(Dialect::Sqlite, version, whole, &path.display().to_string())?;
+        let before = tables.found_version(Dialect::Sqlite, version, whole, &path.display().to_string())?;
         for step in tables.missing(Dialect::Sqlite, before) {
             tx.execute_batch(step).map_err(explain)?;
         }

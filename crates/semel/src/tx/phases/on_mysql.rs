@@ -1,10 +1,10 @@
 //! The phases of an operation on MySQL and MariaDB: one row with all their results.
 //!
-//! - A row, not one per phase: to look for phases that are not there would lock the gap they are to be written
-//!   to, and strangers would wait for it and deadlock.
+//! - One row, not one per phase: searching for missing phases would lock the gap they are to be written to, and
+//!   unrelated operations would wait for it and deadlock.
 //! - Locking reads, which see the last commit also under REPEATABLE READ.
 //! - A deadlock (1213) that the work has swallowed has undone the whole transaction, and the server commits what
-//!   comes after it by itself. So the fence writes a name for this attempt, and the result only goes where it
+//!   comes after it by itself. So the fence writes an id for this attempt, and the result only goes where that id
 //!   still stands.
 
 use bytes::{Buf, Bytes};
@@ -15,7 +15,7 @@ use crate::store::encoding;
 use crate::tx::claim::Ask;
 use crate::tx::driver::{DriverError, DriverErrorKind, Sql};
 use crate::tx::error::TxError;
-use crate::tx::lock_wait::{NotHad, not_had};
+use crate::tx::lock_wait::{LockFailure, lock_failure};
 use crate::tx::script::Port;
 
 const PHASES: Sql = only(include_str!("../sql/phases_mysql.sql"));
@@ -28,7 +28,7 @@ const fn only(mysql: &'static str) -> Sql {
     Sql { postgres: "", mysql, sqlite: "" }
 }
 
-/// What is done already. Makes the row: a start without one has nothing to go on from.
+/// The committed phases. Creates the row if there is none; then nothing is done yet.
 pub(super) async fn done(port: &Port, intent: &Intent, takeover: bool) -> Result<Vec<Done>, TxError> {
     let values = vec![
         intent.id().as_bytes()[..].into(),
@@ -39,7 +39,7 @@ pub(super) async fn done(port: &Port, intent: &Intent, takeover: bool) -> Result
     read(&rows)
 }
 
-/// How many phases are done. `None`: somebody else has the intent, and a second was not enough.
+/// How many phases are done. `None`: another transaction held the intent for more than a second.
 pub(super) async fn fence(
     port: &Port,
     ask: &Ask,
@@ -55,9 +55,9 @@ pub(super) async fn fence(
     ];
     let rows = match port.run(&FENCE, values).await {
         Ok(rows) => rows,
-        Err(error) => match not_had(port, error).await? {
-            NotHad::Held => return Ok(None),
-            NotHad::ReadOnly => return Err(read_only()),
+        Err(error) => match lock_failure(port, error).await? {
+            LockFailure::LockedElsewhere => return Ok(None),
+            LockFailure::ReadOnly => return Err(read_only()),
         },
     };
     let done = rows.first().map(|row| row.int(0)).transpose()?;
@@ -65,11 +65,11 @@ pub(super) async fn fence(
 }
 
 fn read_only() -> DriverError {
-    let message = "the transaction is read-only, so no phase can be run in it; begin one that may write";
+    let message = "the transaction is read-only, so no phase can run in it; begin a read-write transaction";
     DriverError::new(DriverErrorKind::ReadOnly, message)
 }
 
-/// What a phase ended in that was committed before.
+/// The outcome of a phase that was committed before.
 pub(super) async fn outcome(port: &Port, intent: &Intent, position: u64) -> Result<Bytes, TxError> {
     let rows = port.run(&RESULTS, vec![intent.id().as_bytes()[..].into()]).await?;
     let mut found = read(&rows)?.into_iter().map(|done| done.outcome);
@@ -109,7 +109,7 @@ fn too_large(after: &After) -> TxError {
 
 fn read(rows: &crate::tx::driver::Rows) -> Result<Vec<Done>, TxError> {
     let Some(row) = rows.first() else { return Err(TxError::Lost) };
-    // Names are ASCII. As bytes, because text of a binary collation comes as either.
+    // Names are ASCII. Read as bytes, because text of a binary collation comes as either.
     let plan = String::from_utf8_lossy(&row.bytes(1)?).into_owned();
     let (count, mut results) = (row.int(0)?, row.bytes(2)?);
     let mut done = Vec::new();
@@ -121,7 +121,7 @@ fn read(rows: &crate::tx::driver::Rows) -> Result<Vec<Done>, TxError> {
         done.push(Done { plan: plan.clone(), outcome: results.split_to(length) });
     }
     if !results.is_empty() || i64::try_from(done.len()) != Ok(count) {
-        let message = format!("semel_phase says {count} phases are done, and has {} results", done.len());
+        let message = format!("semel_phase says {count} phases are done, but has {} results", done.len());
         return Err(DriverError::of(DriverErrorKind::Unreadable, message).into());
     }
     Ok(done)

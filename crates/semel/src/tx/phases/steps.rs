@@ -1,4 +1,4 @@
-//! The scripts of one phase: before the work the fence, after it the result with its position.
+//! The scripts of one phase: the fence before the work, the result with its position after it.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use crate::tx::script::Port;
 
 const PAUSE: Duration = Duration::from_millis(5);
 
-// Where there is no text for MySQL, its phases are rows of another kind: `on_mysql`.
+// Where there is no text for MySQL, its phases are stored differently: `on_mysql`.
 const DONE: Sql = Sql {
     postgres: "SELECT plan, outcome FROM semel_phase WHERE id = $1 ORDER BY position",
     mysql: "",
@@ -58,7 +58,7 @@ pub(super) struct Done {
     pub(super) outcome: Bytes,
 }
 
-/// What is done already. A fresh intent has nothing; what is there was left by one that is forgotten.
+/// The committed phases. A fresh intent has none; rows that are there were left by one that is forgotten.
 pub(super) async fn done(port: &Port, intent: &Intent, takeover: bool) -> Result<Vec<Done>, TxError> {
     if port.dialect() == Dialect::Mysql {
         return on_mysql::done(port, intent, takeover).await;
@@ -74,8 +74,8 @@ pub(super) async fn done(port: &Port, intent: &Intent, takeover: bool) -> Result
     rows.rows.iter().map(read).collect()
 }
 
-/// The fence: the claim is ours still, and everything before this phase is committed. Gives the result if this
-/// one is, too.
+/// The fence: checks that the claim is still ours and everything before this phase is committed. Returns the result
+/// if this phase is committed too.
 pub(super) async fn before(
     port: Port,
     ask: Ask,
@@ -105,7 +105,7 @@ pub(super) async fn before(
         return Ok(None);
     }
     if done < position {
-        // The transaction of an earlier phase was rolled back, or phases were left out.
+        // The transaction of an earlier phase was rolled back, or phases were skipped.
         return Err(TxError::Lost);
     }
     if port.dialect() == Dialect::Mysql {
@@ -117,7 +117,7 @@ pub(super) async fn before(
     Ok(Some(row.bytes(0)?))
 }
 
-/// How many phases are done; `None` while somebody else is about to take over.
+/// How many phases are done; `None` while another owner is taking over.
 async fn fence(
     port: &Port,
     ask: &Ask,
@@ -150,7 +150,7 @@ async fn fence(
     Ok(Some(done.map(i64::cast_unsigned).ok_or(TxError::Lost)))
 }
 
-/// What a phase leaves behind.
+/// What a phase writes.
 pub(super) struct After {
     pub(super) id: IntentId,
     pub(super) epoch: Epoch,

@@ -1,4 +1,4 @@
-//! A provider's own name for what was done, recorded uniquely beside the intent.
+//! A provider's own reference for the result, recorded uniquely beside the intent.
 //!
 //! A key makes *our* request unique; `ch_7` is the *result*, and one result must not be booked under two intents: a
 //! webhook that arrives under another name, a lookup that finds the neighbour's charge, a person who resolves the wrong
@@ -47,13 +47,14 @@ pub fn schema(dialect: Dialect) -> &'static str {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReferenceError {
-    /// The same result is booked under another intent. Neither the result nor that intent is named: whoever is told
-    /// need not be the one whose they are.
+    /// The same result is booked under another intent. The message names neither the result nor that intent: the
+    /// caller need not be their owner.
     #[error(
-        "this result of {provider} is booked under another intent already; book it once, or find out whose it is"
+        "this result of {provider} is already booked under another intent; book it once, or find out \
+         which intent it belongs to"
     )]
     Taken {
-        /// Whose result it is.
+        /// The provider of the result.
         provider: String,
     },
     /// See [`PROVIDER_BYTES_MAX`].
@@ -62,12 +63,12 @@ pub enum ReferenceError {
     /// See [`REFERENCE_BYTES_MAX`].
     #[error("a reference has 1 to {REFERENCE_BYTES_MAX} bytes of text without control characters")]
     Reference,
-    /// The database.
+    /// An error of the database.
     #[error(transparent)]
     Driver(#[from] DriverError),
 }
 
-/// Records that this is what the provider calls its side of the intent. Recording the same again changes nothing; one
+/// Records the provider's reference for the result of the intent. Recording the same again changes nothing; one
 /// intent may have several.
 ///
 /// If another transaction is about to record the same reference, this one waits for it.
@@ -93,7 +94,7 @@ pub fn record_now(
     crate::tx::driver::play_now(connection, |port| recorded(port, intent.id(), provider, reference))?
 }
 
-/// The intent a provider's result is booked under: what a webhook asks.
+/// The intent a provider's result is booked under: the question of a webhook.
 pub async fn find<X: Tx>(
     tx: &mut X,
     provider: &str,
@@ -140,7 +141,8 @@ async fn recorded(
         Some(there) if there == intent => Ok(()),
         Some(_) => Err(ReferenceError::Taken { provider: provider.to_owned() }),
         None => {
-            let message = "somebody else recorded the same reference meanwhile; roll back and run the whole transaction again";
+            let message = "another transaction recorded the same reference meanwhile; roll back and run the \
+                           whole transaction again";
             Err(DriverError::new(DriverErrorKind::Serialization, message).into())
         }
     }
@@ -150,7 +152,10 @@ async fn found(port: &Port, provider: &str, reference: &str) -> Result<Option<In
     let rows = port.run(&FIND, vec![provider.into(), reference.into()]).await?;
     let Some(row) = rows.first() else { return Ok(None) };
     let id: [u8; 32] = row.bytes(0)?[..].try_into().map_err(|_| {
-        DriverError::new(DriverErrorKind::Unreadable, "an intent's id in semel_reference has not 32 bytes")
+        DriverError::new(
+            DriverErrorKind::Unreadable,
+            "an intent id in semel_reference does not have 32 bytes",
+        )
     })?;
     Ok(Some(IntentId::from_bytes(id)))
 }

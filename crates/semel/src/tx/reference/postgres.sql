@@ -1,4 +1,4 @@
--- What a provider calls its side of an intent, each once.
+-- A provider's references for the results of intents, each once.
 CREATE TABLE IF NOT EXISTS semel_reference (
     provider  text  NOT NULL,
     reference text  NOT NULL,

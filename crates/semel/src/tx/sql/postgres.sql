@@ -1,10 +1,10 @@
--- Once inside a transaction of the application's, version 1. Needs the tables of the store.
--- Nothing names a schema: everything is found by the search_path, like the tables.
+-- Once inside the application's transaction, version 1. Needs the tables of the store.
+-- No schema is named: everything is found by the search_path, like the tables.
 --
 -- Functions, because each is one round trip with plans the session keeps, and because every statement in a
 -- volatile function has a snapshot of its own: what is read after the lock is what the last owner committed.
 
--- Takes the lock of an intent if nobody has it, then reads its record.
+-- Takes the lock of an intent if it is free, then reads its record.
 CREATE FUNCTION semel_tx_look(
     p_lock bigint,
     p_id   bytea,
@@ -24,7 +24,7 @@ CREATE FUNCTION semel_tx_look(
 LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
     locked := pg_try_advisory_xact_lock(p_lock);
-    -- All in one statement: each expression of its own is set up anew in every transaction.
+    -- All in one statement: each separate expression is set up anew in every transaction.
     SELECT
         current_setting('transaction_read_only') = 'off', floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint,
         i.state, i.effect, i.epoch, i.lease_until, i.expires_at, i.owner, i.recipe, i.fingerprint, i.outcome
@@ -33,17 +33,17 @@ BEGIN
 END
 $$;
 
--- Writes the record of an intent that was looked at: a finished one, or a claim. Returns its epoch; NULL when
--- the record is not the one that was looked at.
+-- Writes the record of an intent that was read before: a finished one, or a claim. Returns its epoch; NULL when the
+-- record has changed since.
 CREATE FUNCTION semel_tx_put(
     p_id           bytea,
-    p_seen         bigint,  -- the epoch that was looked at; NULL: there was no record
-    p_carry        bigint,  -- 0: what was looked at had expired, nothing of it is carried on
+    p_seen         bigint,  -- the epoch that was read; NULL: there was no record
+    p_carry        bigint,  -- 0: the record had expired, nothing of it is carried over
     p_state        bigint,
     p_effect       bigint,
     p_owner        bytea,
     p_lease_ms     bigint,
-    p_retention_ms bigint,  -- NULL is for ever
+    p_retention_ms bigint,  -- NULL: forever
     p_fingerprint  bytea,
     p_recipe       bigint,
     p_operation    text,
@@ -57,7 +57,7 @@ DECLARE
     v_operation integer;
     v_epoch     bigint;
 BEGIN
-    -- Nearly always: nobody was there before, and the operation has its number. One statement then.
+    -- Nearly always there is no record yet, and the operation has its number. One statement then.
     IF p_seen IS NULL THEN
         INSERT INTO semel_intent (
             seq, epoch, lease_until, created_at, changed_at, expires_at, recipe, operation, attempts, state, effect,
@@ -110,14 +110,14 @@ BEGIN
         fingerprint = EXCLUDED.fingerprint,
         decision = CASE WHEN p_carry = 0 THEN NULL ELSE i.decision END,
         outcome = EXCLUDED.outcome
-    -- The last owner of a lapsed claim may have brought the outcome meanwhile, under the same epoch: that stands.
+    -- The last owner of a lapsed claim may have written the outcome meanwhile, under the same epoch: that stands.
     WHERE i.epoch = p_seen AND (p_carry = 0 OR i.state NOT IN (2, 3))
     RETURNING i.epoch INTO v_epoch;
     RETURN v_epoch;
 END
 $$;
 
--- The phases of operations under way. Gone when the operation has ended: its outcome is what is asked for then.
+-- The phases of operations in flight. Deleted when the operation ends: then its outcome is the answer.
 CREATE TABLE semel_phase (
     id       bytea   NOT NULL,  -- semel_intent.id
     position integer NOT NULL,  -- from 0
@@ -126,8 +126,8 @@ CREATE TABLE semel_phase (
     PRIMARY KEY (id, position)
 );
 
--- Before a phase: the claim has to be ours still, and goes on from now. Says how many phases are done; NULL
--- when the claim is lost.
+-- Before a phase: the claim must still be ours, and its lease is renewed. Returns how many phases are done; NULL when
+-- the claim is lost.
 CREATE FUNCTION semel_tx_fence(
     p_lock     bigint,
     p_id       bytea,
@@ -139,7 +139,7 @@ CREATE FUNCTION semel_tx_fence(
 )
 LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
-    -- Whoever takes over holds it until they commit; nobody waits for their row.
+    -- A process that takes over holds the lock until it commits; we do not wait for its row.
     locked := pg_try_advisory_xact_lock(p_lock);
     IF NOT locked THEN
         RETURN;
@@ -153,7 +153,7 @@ BEGIN
 END
 $$;
 
--- The last phase is done: its result is the outcome of the whole.
+-- The last phase is done: its result is the outcome of the whole operation.
 CREATE FUNCTION semel_tx_end(p_id bytea, p_epoch bigint, p_retention_ms bigint, p_outcome bytea) RETURNS bigint
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE

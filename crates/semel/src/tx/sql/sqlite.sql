@@ -1,7 +1,7 @@
--- What semel remembers in a database of the application's own, version 1.
+-- semel's tables in the application's own database, version 1.
 -- Times are milliseconds since 1970.
 
--- One row: the version of these tables, and the last epoch given away.
+-- One row: the version of these tables, and the last epoch handed out.
 CREATE TABLE semel_tx (
     only_row INTEGER PRIMARY KEY CHECK (only_row = 1),
     version  INTEGER NOT NULL,
@@ -32,7 +32,7 @@ CREATE TABLE semel_intent (
 
 CREATE INDEX semel_intent_expiry ON semel_intent (expires_at) WHERE expires_at IS NOT NULL;
 
--- The phases of operations under way. Gone when the operation has ended: its outcome is what is asked for then.
+-- The phases of operations in flight. Deleted when the operation ends: then its outcome is the answer.
 CREATE TABLE semel_phase (
     id       BLOB    NOT NULL,  -- semel_intent.id
     position INTEGER NOT NULL,  -- from 0

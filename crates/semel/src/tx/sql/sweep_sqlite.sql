@@ -1,4 +1,4 @@
--- Only what is finished has an expiry; `state` is asked all the same, because this forgets for good.
+-- Only finished records have an expiry; `state` is checked all the same, because this deletes for good.
 DELETE FROM semel_intent
 WHERE seq IN (
     SELECT seq FROM semel_intent INDEXED BY semel_intent_expiry

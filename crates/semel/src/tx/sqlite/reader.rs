@@ -1,4 +1,4 @@
-//! What the edge looks in when the handlers claim in transactions of their own.
+//! The read-only store of an HTTP layer whose handlers claim in their own transactions.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,15 +20,15 @@ use crate::store::{
 };
 use crate::tx::driver::explain_rusqlite;
 
-/// Connections that are kept for the next look.
+/// Idle connections kept for the next read.
 const CONNECTIONS_MAX: usize = 4;
 const BUSY: Duration = Duration::from_secs(1);
 
-/// Looks into the application's own database file for what [`once_tx`](super::once_tx) committed there: the store
-/// of an HTTP layer whose operations are all [`Atomic`](crate::Effect::Atomic).
+/// Reads from the application's own database file what [`once_tx`](super::once_tx) committed there: the store of an
+/// HTTP layer whose operations are all [`Atomic`](crate::Effect::Atomic).
 ///
-/// It only reads, and forgets what has expired ([`sweep`](super::sweep()), for a
-/// [`Sweeper`](crate::recover::Sweeper)). Claims, finishes and decisions are refused: they belong into the
+/// It only reads, and deletes what has expired ([`sweep`](super::sweep()), for a
+/// [`Sweeper`](crate::recover::Sweeper)). Claims, finishes and decisions are refused: they belong in the
 /// application's transactions.
 #[derive(Clone, Debug)]
 pub struct SqliteReader {
@@ -59,13 +59,13 @@ impl SqliteReader {
         let done = tokio::task::spawn_blocking(move || {
             let connection = shared.connection()?;
             let found = read(&connection);
-            // A connection that failed once is not asked again.
+            // A connection that failed is not used again.
             if found.is_ok() {
                 shared.keep(connection);
             }
             found
         });
-        let found = done.await.map_err(|_| wrong(ErrorKind::Unavailable, "the reader's thread broke"))?;
+        let found = done.await.map_err(|_| wrong(ErrorKind::Unavailable, "the reader's thread failed"))?;
         found.map_err(|error| {
             let path = self.shared.path.display();
             let message = format!("{path} cannot be read; check that it exists and has semel's tables");
@@ -138,7 +138,7 @@ impl Store for SqliteReader {
         Err(only_reads())
     }
 
-    /// On a connection of its own, which waits for the application's writers a second at most.
+    /// On a connection of its own, which waits at most a second for the application's writers.
     async fn sweep(&self, limit: usize) -> Result<usize, StoreError> {
         let shared = Arc::clone(&self.shared);
         let done = tokio::task::spawn_blocking(move || {
@@ -147,14 +147,14 @@ impl Store for SqliteReader {
                 .and_then(|connection| connection.busy_timeout(BUSY).map(|()| connection));
             super::sweep(&connection.map_err(explain_rusqlite)?, limit)
         });
-        // A thread that broke may have committed; to sweep again does no harm.
+        // A thread that failed may have committed; sweeping again does no harm.
         let broke = |_| {
-            StoreError::new(ErrorKind::Unavailable, Fate::InDoubt, "the sweeping thread broke; sweep again")
+            StoreError::new(ErrorKind::Unavailable, Fate::InDoubt, "the sweeping thread failed; sweep again")
         };
         done.await.map_err(broke)?.map_err(|error| {
             let path = self.shared.path.display();
             let message =
-                format!("what has expired in {path} could not be forgotten; the next sweep tries again");
+                format!("could not delete the expired records in {path}; the next sweep tries again");
             wrong(ErrorKind::Unavailable, message).with_source(error)
         })
     }
@@ -196,7 +196,7 @@ fn wrong(kind: ErrorKind, message: impl Into<String>) -> StoreError {
 }
 
 fn only_reads() -> StoreError {
-    let message = "this store only reads what transactions of the application's committed; give the operation \
-                   `effect = atomic` and claim in the handler's transaction, or use a store of semel's own";
+    let message = "this store only reads what the application's transactions committed; give the operation \
+                   `effect = atomic` and claim in the handler's transaction, or use one of semel's own stores";
     wrong(ErrorKind::Misconfigured, message)
 }

@@ -1,11 +1,11 @@
-//! Forgetting what has expired in the application's own file.
+//! Retention: deletes what has expired in the application's own file.
 
 use rusqlite::{Connection, params};
 
 use crate::store::encoding;
 use crate::tx::driver::{DriverError, explain_rusqlite as explain};
 
-/// Records forgotten in one transaction: the application's writers wait no longer than that takes.
+/// Records deleted in one transaction: the application's writers wait no longer than that takes.
 const CHUNK: usize = 500;
 
 const LOCK: &str = "DELETE FROM semel_intent WHERE false";
@@ -13,13 +13,14 @@ const NOW: &str = "SELECT CAST(unixepoch('subsec') * 1000 AS INTEGER)";
 const PHASES: &str = include_str!("../sql/sweep_phases_sqlite.sql");
 const INTENTS: &str = include_str!("../sql/sweep_sqlite.sql");
 
-/// Forgets up to `limit` intents whose retention is over, the longest expired first, with what their phases left
-/// behind, and says how many there were. Intents that are under way are never touched.
+/// Deletes up to `limit` intents whose retention is over, the longest expired first, with what their phases left
+/// behind, and returns how many there were. Intents in flight are never touched.
 ///
-/// Outside of a transaction it makes its own, of 500 records each, and waits for another writer as long as the
-/// connection's busy timeout says; what was forgotten before an error stays so. Inside of one it becomes part of it.
+/// Outside of a transaction it opens its own, of 500 records each, and waits for another writer as long as the
+/// connection's busy timeout says; what was deleted before an error stays deleted. Inside of one it becomes part of
+/// it.
 ///
-/// Call it now and then, or let a [`Sweeper`](crate::recover::Sweeper) do so on a [`SqliteReader`](super::SqliteReader).
+/// Call it regularly, or let a [`Sweeper`](crate::recover::Sweeper) do so on a [`SqliteReader`](super::SqliteReader).
 ///
 /// ```
 /// use semel::tx::sqlite;
@@ -54,7 +55,7 @@ fn forget_and_commit(connection: &Connection, limit: usize) -> Result<usize, Dri
     connection.execute_batch("BEGIN IMMEDIATE").map_err(explain)?;
     let forgotten = forget(connection, limit)
         .and_then(|forgotten| connection.execute_batch("COMMIT").map(|()| forgotten).map_err(explain));
-    // Some errors have ended it already.
+    // Some errors have ended the transaction already.
     if forgotten.is_err() && !connection.is_autocommit() {
         let _ = connection.execute_batch("ROLLBACK");
     }
@@ -65,7 +66,7 @@ fn forget(connection: &Connection, limit: usize) -> Result<usize, DriverError> {
     let run = |sql: &str, now: i64| {
         connection.prepare_cached(sql)?.execute(params![now, encoding::number(limit as u64)])
     };
-    // The lock first, and one moment for both: they have to mean the same records.
+    // The lock first, and one time for both: they have to match the same records.
     connection.prepare_cached(LOCK).and_then(|mut lock| lock.execute([])).map_err(explain)?;
     let now = connection.prepare_cached(NOW).and_then(|mut now| now.query_row([], |row| row.get(0)));
     let now: i64 = now.map_err(explain)?;

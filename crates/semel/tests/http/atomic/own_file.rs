@@ -202,7 +202,7 @@ async fn what_the_handler_commits_is_sealed_like_the_rest() {
     let db = Connection::open(&service.path).unwrap();
     let stored: Vec<u8> = db.query_row("SELECT outcome FROM semel_intent", [], |row| row.get(0)).unwrap();
     assert!(!stored.windows(4).any(|window| window == b"paid"), "in the clear");
-    // Whoever has another key is told nothing, and nothing runs again.
+    // A caller with another key learns nothing, and nothing runs again.
     let other = call(&app(sealed("two", 2)).await, payment("k", "{}")).await;
     assert_eq!(other.status, 503);
     assert_eq!(service.payments(), 1);

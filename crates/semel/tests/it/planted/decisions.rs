@@ -123,7 +123,7 @@ fn of_time(bug: Bug) -> Decider {
         },
         Bug::OpaqueBelievesAKeyedFailure => |head, event, now| match (head, event) {
             (Some(it), StepEvent::Claim { .. }) if it.state == State::FailedRetryable => {
-                step(Some(&Head { owner: semel::Owner::NOBODY, ..*it }), event, now)
+                step(Some(&Head { owner: semel::Owner::NONE, ..*it }), event, now)
             }
             _ => step(head, event, now),
         },

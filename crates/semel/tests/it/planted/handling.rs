@@ -39,7 +39,7 @@ impl Planted {
         self.bug == Some(bug)
     }
 
-    /// Looks first and writes later: whoever looked in between writes as well.
+    /// Looks first and writes later: another that looked in between writes as well.
     async fn look_then_write(&self, claim: Claim) -> Result<Claimed, StoreError> {
         let before = self.inner.get(claim.intent.id()).await?;
         let now = self.inner.now().await?;
@@ -176,7 +176,7 @@ impl Store for Planted {
         if !self.has(Bug::LookRemembers) {
             return Ok(found);
         }
-        // A cache that nobody tells what was taken back.
+        // A cache that does not learn what was withdrawn.
         let mut looked = self.looked.lock().unwrap_or_else(PoisonError::into_inner);
         match found.filter(|record| record.head.state == State::Completed) {
             Some(record) => Ok(Some(looked.entry(id).or_insert(record).clone())),

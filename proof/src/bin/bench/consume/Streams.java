@@ -1,7 +1,7 @@
 // Kafka Streams, each message of a topic to another one, exactly once: what one would run instead of a pipeline.
 // java -cp JARS Streams STREAMS.properties INPUT OUTPUT
-// Prints `begun` with the first message: the start of the machine takes seconds, and is not what is compared. Whoever
-// started it looks when all of it is committed, and then ends its input; it prints `transactions N`, and ends.
+// Prints `begun` with the first message: the start of the machine takes seconds, and is not what is compared. The
+// harness checks when all of it is committed, and then ends its input; it prints `transactions N`, and ends.
 
 import java.io.FileReader;
 import java.nio.charset.StandardCharsets;
@@ -32,7 +32,7 @@ public class Streams {
         });
         streams.start();
         while (System.in.read() >= 0) {
-            // Nothing is said on it; it ends with whoever measures.
+            // Nothing is said on it; it ends with the harness.
         }
         // Of the thread: it commits all of its tasks in one transaction.
         long transactions = 0;
@@ -46,7 +46,7 @@ public class Streams {
         Runtime.getRuntime().halt(0);
     }
 
-    // There is one thread of Streams': nobody else sets it.
+    // Only Streams' one thread sets it.
     static byte[] map(byte[] value) {
         if (!begun) {
             begun = true;

@@ -85,7 +85,7 @@ impl Scene {
     }
 
     /// Somebody who asks how far this group has committed. It does not join it, and gets what is committed also while a
-    /// transaction is open; a reader of committed data would be told to wait for its end.
+    /// transaction is open; a reader of committed data would have to wait for its end.
     pub(super) fn asks_about(&self, group: &str) -> Result<BaseConsumer, Failed> {
         let mut config = client(&self.brokers);
         Ok(config.set("group.id", group).set("isolation.level", "read_uncommitted").create()?)

@@ -67,11 +67,11 @@ impl<'a> Place<'a> {
 
     pub(crate) fn execute(&self, sql: &str) -> Result<(), Failed> {
         let client = self.client()?;
-        let told = |error: tokio_postgres::Error| match error.as_db_error() {
+        let with_statement = |error: tokio_postgres::Error| match error.as_db_error() {
             Some(error) => format!("{error}: {sql}"),
             None => error.to_string(),
         };
-        Ok(self.runtime.block_on(client.batch_execute(sql)).map_err(told)?)
+        Ok(self.runtime.block_on(client.batch_execute(sql)).map_err(with_statement)?)
     }
 
     pub(crate) fn number(&self, sql: &str) -> Result<f64, Failed> {

@@ -87,7 +87,7 @@ public class Debezium {
             System.exit(1);
         }
         System.out.println("relayed " + events + " " + seconds);
-        // Whoever measures it looks at its memory now, and then ends it.
+        // The harness measures its memory now, and then ends it.
         System.in.read();
         Runtime.getRuntime().halt(0);
     }

@@ -16,7 +16,7 @@ const DATABASE: &str = "semel_bench_counter";
 const TABLES: &str = "
     CREATE TABLE account (id bigint PRIMARY KEY, cents bigint NOT NULL);
     CREATE TABLE payment (id bigint AUTO_INCREMENT PRIMARY KEY, account bigint NOT NULL, cents bigint NOT NULL);
-    CREATE TABLE note (id bigint AUTO_INCREMENT PRIMARY KEY, account bigint NOT NULL, told blob NOT NULL);
+    CREATE TABLE note (id bigint AUTO_INCREMENT PRIMARY KEY, account bigint NOT NULL, body blob NOT NULL);
     INSERT INTO account VALUES (0,0),(1,0),(2,0),(3,0),(4,0),(5,0),(6,0),(7,0),(8,0),(9,0),(10,0),(11,0),(12,0),(13,0),
         (14,0),(15,0);
 ";
@@ -107,19 +107,19 @@ async fn pay(pool: &MySqlPool, account: i64, added: Added) -> Result<(), Failed>
     sqlx::query("UPDATE account SET cents = cents + 1 WHERE id = ?").bind(account).execute(&mut *tx).await?;
     let insert = sqlx::query("INSERT INTO payment (account, cents) VALUES (?, 1)").bind(account);
     let payment = insert.execute(&mut *tx).await?.last_insert_id();
-    let told = format!("{{\"payment\":{payment},\"note\":\"{:x<220}\"}}", "");
+    let body = format!("{{\"payment\":{payment},\"note\":\"{:x<220}\"}}", "");
     let key = match added {
         Added::Nothing => None,
         Added::Row => {
-            let note = sqlx::query("INSERT INTO note (account, told) VALUES (?, ?)");
-            note.bind(account).bind(told.as_bytes()).execute(&mut *tx).await?;
+            let note = sqlx::query("INSERT INTO note (account, body) VALUES (?, ?)");
+            note.bind(account).bind(body.as_bytes()).execute(&mut *tx).await?;
             None
         }
         Added::Append => Some(format!("account-{account}")),
         Added::OneKey => Some("account".to_owned()),
     };
     if let Some(key) = key {
-        append_tx(&mut tx, &Event::new("payments", "payment.completed", told)?.key(&key)?).await?;
+        append_tx(&mut tx, &Event::new("payments", "payment.completed", body)?.key(&key)?).await?;
     }
     tx.commit().await?;
     Ok(())

@@ -52,7 +52,7 @@ pub(super) async fn measure(
     Ok(())
 }
 
-/// What Debezium is told. The slot and the publication are there.
+/// Debezium's settings. The slot and the publication are there.
 fn engine(place: &Place, harness: &Harness) -> Result<PathBuf, Failed> {
     let config: tokio_postgres::Config = place.server().parse()?;
     let host = match config.get_hosts().first() {

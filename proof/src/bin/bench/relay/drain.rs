@@ -17,7 +17,7 @@ use super::place::Place;
 use crate::Failed;
 use crate::table::Table;
 
-/// Most events of a batch, unless a relay is told otherwise.
+/// Most events of a batch, unless a relay is configured otherwise.
 const USUAL: usize = 4_000;
 /// The same where each transaction of Kafka's weighs more.
 const SMALL: usize = 1_000;
@@ -35,7 +35,7 @@ pub(super) async fn measure(
     let floor = reading.min(producing);
     let of_floor = |rate: f64| format!("{:.2} × the slower floor", rate / floor);
 
-    // First: whoever rewinds the cursor sends it to the table instead of the log.
+    // First: rewinding the cursor sends a relay to the table instead of the log.
     let log = log(place, broker, events).await?;
     table.row("drain: CDC, at least once", log, "/s", of_floor(log));
     let polling = self::polling(place, broker, events, USUAL).await?;

@@ -205,7 +205,7 @@ struct Reader {
 }
 
 impl Reader {
-    /// Waits for the last events. One that came before its writer had heard of the commit took no time.
+    /// Waits for the last events. One that came before its writer saw the commit confirmed took no time.
     async fn join(self) -> Result<Times, Failed> {
         let until = Instant::now() + TAIL;
         while !self.thread.is_finished() && Instant::now() < until {

@@ -105,7 +105,7 @@ impl Place {
         format!("{}{and}schema={SCHEMA}", self.server)
     }
 
-    /// The table, for whoever wants its whole name.
+    /// The table, with its whole name.
     pub(super) fn table(&self) -> String {
         format!("{SCHEMA}.semel_outbox")
     }
@@ -155,7 +155,7 @@ impl Place {
         self.run("CHECKPOINT").await
     }
 
-    /// The end of the WAL so far. Something small comes after it, so that whoever reads up to there gets there.
+    /// The end of the WAL so far. Something small comes after it, so that a reader gets there.
     pub(super) async fn end_of_wal(&self) -> Result<String, Failed> {
         let end = self.value("SELECT pg_current_wal_insert_lsn()::text").await?;
         self.run("SELECT pg_logical_emit_message(true, 'semel-bench', 'the end')").await?;
@@ -182,7 +182,7 @@ impl Place {
             let slot: String = row.try_get(0)?;
             let drop =
                 "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = $1";
-            // Whoever read from it may still be about to go.
+            // Its last reader may still be about to go.
             while let Err(error) = self.client.execute(drop, &[&slot]).await {
                 if Instant::now() > until {
                     return Err(error.into());

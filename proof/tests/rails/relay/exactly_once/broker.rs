@@ -28,7 +28,7 @@ pub struct State {
     pub chance: Option<fastrand::Rng>,
     /// Texts that are refused, and named.
     pub refused: HashSet<String>,
-    /// Texts with which a transaction fails, and nobody says which it was.
+    /// Texts with which a transaction fails, without naming which it was.
     pub failing: HashSet<String>,
     pub down: bool,
     /// How many have come to where they hang.
@@ -56,7 +56,7 @@ pub enum Bug {
     None,
     /// `begin` reads the position, waits at the gate, and fences only then.
     ReadsBeforeTheFence,
-    /// The answer comes before the commit, so the source is told that it is done before it is.
+    /// The answer comes before the commit, so the source gets the ack before it is done.
     AnswersBeforeTheCommit,
     ForgetsThePosition,
     ForgetsWhatWasLeftOut,

@@ -23,8 +23,8 @@ async fn round(seed: u64) {
     for n in 0..120 {
         let new: Vec<(String, String)> =
             (0..rng.u32(1..8)).map(|m| (format!("k{}", rng.u32(0..KEYS)), format!("{n}-{m}"))).collect();
-        let told: Vec<(&str, &str)> = new.iter().map(|(key, text)| (key.as_str(), text.as_str())).collect();
-        outbox.append(&told).await;
+        let events: Vec<(&str, &str)> = new.iter().map(|(key, text)| (key.as_str(), text.as_str())).collect();
+        outbox.append(&events).await;
         appended.extend(new);
         let (_, text) = rng.choice(appended.iter()).unwrap();
         {
@@ -51,7 +51,7 @@ async fn round(seed: u64) {
             2 => tokio::time::sleep(Duration::from_millis(rng.u64(1..60))).await,
             _ => {}
         }
-        // Whoever was fenced is started again.
+        // A relay that was fenced is started again.
         if let Some(at) = relays.iter().position(|relay| relay.task.is_finished()) {
             relays.swap_remove(at);
             relays.push(start());

@@ -242,7 +242,7 @@ fn one_goes_on(relays: &mut [&mut Child]) {
             }
         }
     }
-    panic!("nobody goes on");
+    panic!("none goes on");
 }
 
 /// Stopped for longer than its lease where it is worst, replaced, and woken up. What it has published is for the judge.
@@ -260,14 +260,14 @@ async fn a_relay_that_wakes_up_after_its_replacement_publishes_nothing() {
     one_goes_on(&mut [&mut other]);
     zombie.resume().unwrap();
     zombie.go().unwrap();
-    // It is told by the broker and ends, or notices by its own clock and stands by.
+    // It is fenced by the broker and ends, or notices by its own clock and stands by.
     one_goes_on(&mut [&mut other, &mut zombie]);
     zombie.terminate().unwrap();
     let ended = zombie.wait(SOON).unwrap();
     let last = ended.stdout.last().unwrap();
     assert!(ended.status.success() && (last == "fenced" || last.starts_with("stopped")), "{ended:?}");
     other.kill().unwrap();
-    // Stopped anywhere: it finds out by itself, or is told.
+    // Stopped anywhere: it finds out by itself, or is fenced.
     let mut second = scene.relay(None);
     one_goes_on(&mut [&mut second]);
     second.pause().unwrap();
@@ -279,7 +279,7 @@ async fn a_relay_that_wakes_up_after_its_replacement_publishes_nothing() {
     }
     third.kill().unwrap();
     second.kill().unwrap();
-    // Stopped before it takes the sink, while another has it: what it begins then ends nobody's work for good.
+    // Stopped before it takes the sink, while another has it: what it begins then ends no other's work for good.
     let mut early = scene.relay(Some(BEFORE_BEGIN));
     early.wait_for_point(SOON).unwrap();
     let mut fourth = scene.relay(None);
@@ -306,7 +306,7 @@ async fn what_is_left_open_is_ended_with_kafkas_own_tool() {
         let mut config = ClientConfig::new();
         config.set("bootstrap.servers", kafka.url());
         if !id.is_empty() {
-            // Ended by the tool and by nobody before.
+            // Ended by the tool, not before that by its timeout.
             config.set("transactional.id", id).set("transaction.timeout.ms", "600000");
         }
         config.create::<BaseProducer>().unwrap()
@@ -345,7 +345,7 @@ async fn a_broker_that_is_killed_and_comes_back_has_everything_once() {
         assert_eq!(relay.next_line(SOON).unwrap(), "done");
     }
     broker.kill().unwrap();
-    // Everybody waits: the lease is kept, and nobody stops.
+    // Everybody waits: the lease is kept, and no relay stops.
     tokio::time::sleep(Duration::from_millis(LEASE_MS * 2)).await;
     broker.start().unwrap();
     while relay.next_line(Duration::from_millis(1)).is_ok() {}

@@ -12,7 +12,7 @@ use super::wrong::Wrong;
 /// Long enough that all of them have it when the first has died.
 const LEASE: Duration = Duration::from_secs(8);
 
-fn told(events: &[(String, String)]) -> Vec<(&str, &str)> {
+fn borrowed(events: &[(String, String)]) -> Vec<(&str, &str)> {
     events.iter().map(|(key, text)| (key.as_str(), text.as_str())).collect()
 }
 
@@ -24,8 +24,8 @@ fn events() -> Vec<(String, String)> {
 /// and the successor.
 async fn half_of_the_lanes(outbox: &InPostgres, sharing: bool) -> Verdict {
     let (broker, events) = (Broker::with(&[Step::CommitAndHang]), events());
-    let told = told(&events);
-    outbox.append(&told).await;
+    let all = borrowed(&events);
+    outbox.append(&all).await;
     let first = outbox.start(&broker, Bug::None);
     broker.until("a commit without an answer", |state| state.hanging == 1).await;
     // Lives while the first dies: it has a lease, and half of the lanes fall to each.
@@ -59,7 +59,7 @@ async fn half_of_the_lanes(outbox: &InPostgres, sharing: bool) -> Verdict {
         outbox.drained(&broker).await;
     }
     second.kill().await;
-    verdict(outbox, &broker, &told).await
+    verdict(outbox, &broker, &all).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -89,7 +89,7 @@ async fn sharing_lanes_is_caught_publishing_twice() {
 async fn two_batches_under_way(outbox: &InPostgres, deaf: bool) -> Verdict {
     let mut events = events();
     let client = outbox.world.connect().await;
-    outbox.append(&told(&events)).await;
+    outbox.append(&borrowed(&events)).await;
     // The first of the two is committed and the relay killed, then the second.
     for round in 1..=6 {
         break_up(&client).await;
@@ -110,7 +110,7 @@ async fn two_batches_under_way(outbox: &InPostgres, deaf: bool) -> Verdict {
         client.batch_execute(&last).await.unwrap();
         let more: Vec<(String, String)> =
             (0..64).map(|n| (format!("k{n}"), format!("e{n}-{round}"))).collect();
-        outbox.append(&told(&more)).await;
+        outbox.append(&borrowed(&more)).await;
         events.extend(more);
         let relay = if deaf {
             Running::start(Wrong::Deaf(outbox.source()), broker.sink(Bug::None), quick())
@@ -122,7 +122,7 @@ async fn two_batches_under_way(outbox: &InPostgres, deaf: bool) -> Verdict {
         let different = |seen: &[Seen]| seen.iter().map(|(_, _, id)| *id).collect::<HashSet<_>>().len();
         broker.until("all", |state| different(&state.seen) == all).await;
         relay.stop().await;
-        let found = verdict(outbox, &broker, &told(&events)).await;
+        let found = verdict(outbox, &broker, &borrowed(&events)).await;
         if found != Verdict::default() {
             return found;
         }

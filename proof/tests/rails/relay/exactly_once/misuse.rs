@@ -23,7 +23,10 @@ async fn nonsense_for_a_position_stops_the_relay() {
     outbox.append(&[("a", "a1")]).await;
     for bytes in [&b""[..], b"nonsense", b"semel-reached-9\n0 3\na\nb", &[0xff; 100]] {
         let (error, broker) = ended(outbox.source(), Some(bytes.to_vec())).await;
-        assert!(matches!(&error, RelayError::Position(told) if told.contains("transactional id")), "{error}");
+        assert!(
+            matches!(&error, RelayError::Position(reason) if reason.contains("transactional id")),
+            "{error}"
+        );
         assert_eq!((broker.texts(), broker.state().position.as_deref()), (Vec::new(), Some(bytes)));
     }
 }

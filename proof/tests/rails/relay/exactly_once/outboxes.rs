@@ -115,9 +115,9 @@ impl Verdict {
             }
         }
         for (key, text) in appended {
-            let told = counts.get(&(key.as_str(), text.as_str())).copied().unwrap_or(0);
+            let published = counts.get(&(key.as_str(), text.as_str())).copied().unwrap_or(0);
             // Parked and seen is once too often as well.
-            match told + usize::from(parked.contains(text)) {
+            match published + usize::from(parked.contains(text)) {
                 0 => verdict.lost.push(text.clone()),
                 1 => {}
                 _ => verdict.twice.push(text.clone()),

@@ -19,7 +19,7 @@ pub async fn killed_after_the_commit(outbox: &impl Outbox, bug: Bug) -> Verdict 
     outbox.append(&EVENTS).await;
     let first = outbox.start(&broker, bug);
     if bug == Bug::AnswersBeforeTheCommit {
-        // Nobody hangs: it is told at once, and dies before it commits what it told.
+        // Nothing hangs: it is answered at once, and dies before it commits what it confirmed.
         broker.until("the batch", |state| state.script.is_empty()).await;
         tokio::time::sleep(LEASE * 3).await;
     } else {
@@ -98,7 +98,7 @@ async fn one_stands_by(outbox: &impl Outbox) -> bool {
         second.kill().await;
         return false;
     }
-    assert_eq!(broker.state().begins, 1, "whoever stands by must not take the sink");
+    assert_eq!(broker.state().begins, 1, "a standby must not take the sink");
     let begun = Instant::now();
     first.kill().await;
     outbox.drained(&broker).await;
@@ -154,7 +154,7 @@ async fn bad_days(outbox: &impl Outbox) {
     assert_eq!(verdict(outbox, &broker, &all).await, Verdict::default(), "{:?}", broker.texts());
 }
 
-/// One that is parked fails again, and that is what the sink has last: whoever comes next has it once more, and then the
+/// One that is parked fails again, and that is what the sink has last: the next owner has it once more, and then the
 /// others.
 async fn a_parked_one_fails_again(outbox: &impl Outbox) {
     let broker = Broker::new();
@@ -250,7 +250,7 @@ async fn once_from_mysql() {
     all_of_them(outbox, async || InMysql::new(Service::Mysql).await.unwrap()).await;
 }
 
-/// A stop in the middle of a batch that cannot be published: left within the farewell, and nothing is lost.
+/// A stop in the middle of a batch that cannot be published: the relay ends within the drain timeout, nothing is lost.
 #[tokio::test]
 async fn a_stop_does_not_wait_for_a_broker_that_is_away() {
     let outbox = InSqlite::new();

@@ -185,15 +185,15 @@ async fn nothing_is_lost_and_nothing_is_overtaken() {
     let committed: Vec<(String, i64)> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
     sink.wait_for(usize::try_from(committed.iter().map(|(_, n)| n).sum::<i64>()).unwrap()).await;
     relay.stop().await;
-    let told = sink.first_of_each();
+    let by_key = sink.first_of_each();
     for (key, n) in &committed {
-        assert_eq!(told[key], (1..=*n).map(|n| n.to_string()).collect::<Vec<_>>(), "{key}");
+        assert_eq!(by_key[key], (1..=*n).map(|n| n.to_string()).collect::<Vec<_>>(), "{key}");
     }
     world.end().await;
 }
 
 #[tokio::test]
-async fn what_is_published_and_old_is_forgotten_and_lag_is_told() {
+async fn what_is_published_and_old_is_forgotten_and_lag_is_reported() {
     let Some(world) = World::new(SERVER).await else { return };
     let mut source = world.outbox.clone().lease(Duration::from_secs(30)).source();
     world.append(&[("a", "1"), ("b", "2"), ("a", "3")]).await;
@@ -217,9 +217,9 @@ async fn another_lineage_stops_it_until_a_person_decides() {
     world.append(&[("a", "1")]).await;
     let all = async || {
         let mut source = world.outbox.source();
-        let told = drained(&mut source).await;
+        let texts = drained(&mut source).await;
         source.release().await.unwrap();
-        told
+        texts
     };
     assert_eq!(all().await, ["1"]);
     world.pool.execute("UPDATE semel_outbox_meta SET lineage = UUID()").await.unwrap();

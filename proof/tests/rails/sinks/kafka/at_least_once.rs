@@ -205,12 +205,12 @@ async fn cloud_events_and_compression_by_choice() {
         let topic = unique("cloud");
         let options = KafkaSink::options(broker.url()).compression(compression).cloud_events("/payments");
         let mut sink = options.open().unwrap();
-        let told = Event::new(&topic, "payment.completed", "{}".repeat(1_000)).unwrap();
-        let told = Arc::new(told.aggregate("payment", "7").unwrap());
-        assert!(confirmed(&sink.publish(std::slice::from_ref(&told)).await));
+        let sent = Event::new(&topic, "payment.completed", "{}".repeat(1_000)).unwrap();
+        let sent = Arc::new(sent.aggregate("payment", "7").unwrap());
+        assert!(confirmed(&sink.publish(std::slice::from_ref(&sent)).await));
         let found = &reader::read(broker.url(), &topic, "read_committed")[0];
-        assert_eq!(found.seen.payload, *told.payload());
-        let id = told.id().to_string();
+        assert_eq!(found.seen.payload, *sent.payload());
+        let id = sent.id().to_string();
         for (name, wanted) in [
             ("ce_specversion", "1.0"),
             ("ce_id", &id),

@@ -91,7 +91,7 @@ async fn a_zombie_is_fenced_and_its_events_are_not_seen() {
     let error = zombie.publish_at(&[event(&topic, "a", 666)], b"666").await.unwrap_err();
     assert!(error.is_fenced(), "{error}");
     successor.publish_at(&[event(&topic, "a", 2)], b"2").await.unwrap();
-    // Whoever was fenced once stays out until it begins, which it must not without being asked.
+    // A sink that was fenced once stays out until it begins, which it must not without being asked.
     let error = zombie.publish_at(&[event(&topic, "a", 667)], b"667").await.unwrap_err();
     assert!(error.is_maybe_published(), "{error}");
     assert_eq!(judge(broker.url(), &topic, 2), ["1", "2"]);
@@ -130,10 +130,10 @@ async fn a_topic_that_would_forget_the_position_is_refused() {
     let (forgetful, many) = (unique("forgetful"), unique("many"));
     reader::topic(broker.url(), &forgetful, 1, &[("cleanup.policy", "delete")]).await;
     reader::topic(broker.url(), &many, 2, &[("cleanup.policy", "compact")]).await;
-    for (topic, told) in [(forgetful, "cleanup.policy"), (many, "2 partitions")] {
+    for (topic, expected) in [(forgetful, "cleanup.policy"), (many, "2 partitions")] {
         let mut sink = options(broker.url(), &topic).exactly_once(&unique("relay")).unwrap();
         let error = sink.begin().await.unwrap_err();
-        assert!(error.to_string().contains(told), "{error}");
+        assert!(error.to_string().contains(expected), "{error}");
     }
 }
 

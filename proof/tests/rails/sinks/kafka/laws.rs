@@ -121,8 +121,8 @@ mod in_transactions {
 fn planted_bugs_are_caught_on_the_real_broker() {
     let bugs = [
         (Bug::ConfirmsWhatWasSent, "a_broker_that_is_gone_confirms_nothing"),
-        (Bug::ConfirmsWhatWasSent, "a_refused_event_is_told_and_holds_back_its_key"),
-        (Bug::GoesOnPastARefusedEvent, "a_refused_event_is_told_and_holds_back_its_key"),
+        (Bug::ConfirmsWhatWasSent, "a_refused_event_is_reported_and_holds_back_its_key"),
+        (Bug::GoesOnPastARefusedEvent, "a_refused_event_is_reported_and_holds_back_its_key"),
     ];
     are_caught(AtLeastOnce::new, &bugs);
 }

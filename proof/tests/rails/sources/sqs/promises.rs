@@ -53,9 +53,9 @@ async fn what_is_done_is_deleted_and_what_is_given_back_comes_again() {
         assert_eq!(places, wanted, "the same messages, in their order");
         assert_eq!(again[0].deliveries, Some(2));
         assert!(again[0].receipt > came[2].receipt);
-        // Told again, the same and more.
-        let told = [all(&came, Settle::Ack), all(&again, Settle::Ack)].concat();
-        source.settle(&told).await.unwrap();
+        // Acked again, the same and more.
+        let acks = [all(&came, Settle::Ack), all(&again, Settle::Ack)].concat();
+        source.settle(&acks).await.unwrap();
         assert_eq!(queue.len(), 0);
         assert!(source.lost().is_empty());
     }
@@ -81,7 +81,7 @@ async fn who_is_kept_stays_and_who_is_silent_loses_its_messages() {
         tokio::time::sleep(SHORT + Duration::from_secs(2)).await;
         let others = receive(&mut other, 8).await;
         assert_eq!(source.lost().len(), 8);
-        assert!(source.lost().is_empty(), "each is told once");
+        assert!(source.lost().is_empty(), "each is reported once");
         // What was lost is settled and kept for nothing.
         source.settle(&all(&came, Settle::Ack)).await.unwrap();
         source.keep(&held).await.unwrap();
@@ -92,7 +92,7 @@ async fn who_is_kept_stays_and_who_is_silent_loses_its_messages() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_leaves_gives_back_at_once_also_what_nobody_waited_for() {
+async fn a_source_that_leaves_gives_back_at_once_also_what_was_not_waited_for() {
     for queue in Queue::both() {
         queue.push("a", "e-1");
         let (mut source, mut other) = (queue.source(LONG), queue.source(LONG));
@@ -109,7 +109,7 @@ async fn who_leaves_gives_back_at_once_also_what_nobody_waited_for() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_that_nobody_waited_for_is_not_lost() {
+async fn a_request_that_was_not_waited_for_is_not_lost() {
     for queue in Queue::both() {
         queue.push("a", "e-0");
         let mut source = queue.source(LONG);
@@ -140,7 +140,7 @@ async fn a_lost_answer_of_a_fifo_queue_is_asked_for_again() {
     let came = receive(&mut source, 1).await;
     proxy.set(Fault::DropResponse);
     let done = all(&came, Settle::Ack);
-    assert!(source.settle(&done).await.unwrap_err().may_retry(), "nobody said that it was deleted");
+    assert!(source.settle(&done).await.unwrap_err().may_retry(), "the queue did not say that it was deleted");
     proxy.set(Fault::Pass);
     source.settle(&done).await.unwrap();
     assert_eq!(queue.len(), 0);
@@ -155,7 +155,7 @@ async fn a_policy_that_takes_messages_away_is_warned_of() {
     let policy = json!({ "deadLetterTargetArn": arn, "maxReceiveCount": "3" }).to_string();
     let url = queue.server.make(&unique_name(true), &[("RedrivePolicy", &policy)]);
     let warnings = options(&url).open().unwrap().check().await.unwrap();
-    assert!(warnings[0].contains("received 3 times") && warnings[0].contains(&arn), "{warnings:?}");
+    assert!(warnings[0].contains("after 3 receives") && warnings[0].contains(&arn), "{warnings:?}");
     assert!(options(&queue.url).open().unwrap().check().await.unwrap().is_empty());
 }
 
@@ -257,21 +257,21 @@ async fn how_long_a_queue_keeps_messages_is_known_where_it_tells() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let server = listener.local_addr().unwrap();
     std::thread::spawn(move || {
-        let told = json!({ "Attributes": {
+        let attributes = json!({ "Attributes": {
             "QueueArn": "arn:aws:sqs:eu-west-1:123456789012:payments",
             "MessageRetentionPeriod": "1209600",
             "VisibilityTimeout": "30",
         } });
         for stream in listener.incoming() {
-            answer(stream.unwrap(), &told.to_string());
+            answer(stream.unwrap(), &attributes.to_string());
         }
     });
     let queue = |server| format!("http://{server}/123456789012/payments");
     let mut source = options(&queue(server)).open().unwrap();
     assert_eq!(source.retention().await, Some(Duration::from_secs(14 * 24 * 3_600)));
-    // Nobody there: not known, and no error.
-    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let mut source = options(&queue(nobody)).timeout(Duration::from_secs(1)).open().unwrap();
+    // No server there: not known, and no error.
+    let unused = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let mut source = options(&queue(unused)).timeout(Duration::from_secs(1)).open().unwrap();
     assert_eq!(source.retention().await, None);
 }
 

@@ -114,7 +114,7 @@ async fn what_is_lower_and_not_there_yet_never_comes() {
 /// Each has an event in each of three parts, in opposite orders, and the part in the middle is held by a third one
 /// until both wait: without an order of their own they would wait for each other.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn transactions_with_several_keys_do_not_deadlock_and_stop_nobody_else() {
+async fn transactions_with_several_keys_do_not_deadlock_and_do_not_stop_others() {
     let Some(world) = Mysql::new(SERVER).await else { return };
     // One key for each part, as the server sees it.
     let mut keys = vec![String::new(); 16];

@@ -98,11 +98,11 @@ async fn a_server_that_cannot_be_reached_is_an_outage_in_which_nothing_was_appli
     proxy.set(Fault::Refuse);
     proxy.cut();
     for n in 0..5 {
-        let error = soon(store.claim(claim_of(&n.to_string()))).await.expect_err("nobody is there");
+        let error = soon(store.claim(claim_of(&n.to_string()))).await.expect_err("no server is there");
         assert_eq!(error.kind(), ErrorKind::Unavailable);
         assert!(error.may_retry());
     }
-    let error = soon(store.now()).await.expect_err("nobody is there");
+    let error = soon(store.now()).await.expect_err("no server is there");
     assert_eq!((error.kind(), error.fate()), (ErrorKind::Unavailable, Fate::NotApplied));
     proxy.set(Fault::Pass);
     assert!(matches!(settle(&store, &claim_of("after")).await, Claimed::Run(_)));

@@ -7,7 +7,7 @@ use testkit::services::{Lease, require};
 use super::SERVER;
 use super::support::{PATIENT, SOON, raw, run};
 
-/// The laws ask much at once: whoever waits for a connection waits long enough.
+/// The laws ask much at once: a request waits long enough for a connection.
 fn options() -> MysqlOptions {
     MysqlStore::options().queue_wait(SOON)
 }

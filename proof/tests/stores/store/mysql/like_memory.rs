@@ -11,7 +11,7 @@ use sqlx::MySqlConnection;
 use testkit::seed::{rng_for, seed};
 
 use super::support::*;
-use crate::store::history::{Op, Told};
+use crate::store::history::{Op, Transcript};
 
 const HISTORIES: u64 = 30;
 const REQUESTS: usize = 60;
@@ -38,12 +38,12 @@ impl Hand {
 
 /// Everything a store says to `ops`, line by line.
 async fn transcript(store: impl Store, hand: &mut Hand, ops: &[Op]) -> Vec<String> {
-    let (mut said, mut told) = (Vec::new(), Told::default());
+    let (mut said, mut written) = (Vec::new(), Transcript::default());
     for op in ops {
         if let Op::Wait { ms } = op {
             hand.advance(*ms).await;
         }
-        said.push(format!("{op:?} -> {}", told.play(&store, op).await));
+        said.push(format!("{op:?} -> {}", written.play(&store, op).await));
     }
     said
 }

@@ -1,4 +1,4 @@
-//! Locks of others: nobody waits for a stranger's, and what is in the way is said.
+//! Locks of others: a request does not wait for a stranger's, and what is in the way is named.
 
 use std::time::Duration;
 
@@ -106,7 +106,7 @@ async fn strangers_do_not_wait_for_a_row_that_an_open_transaction_has_locked() {
     assert!(finished.into_iter().all(|finished| matches!(finished, Ok(Finished::Recorded))));
     assert_eq!(mine.unwrap_err().fate(), Fate::NotApplied);
 
-    // Reading, replaying and being told that it is in flight need no lock.
+    // Reading, replaying and the answer "in flight" need no lock.
     assert!(store.get(held.id).await.unwrap().is_some());
     assert!(matches!(store.claim(claim_of("held")).await.unwrap(), Claimed::InFlight(_)));
     transaction.rollback().await.unwrap();
@@ -217,7 +217,7 @@ async fn a_deadlock_with_somebody_elses_transaction_is_survived() {
             let met = met.expect("the store is not bothered");
             assert!(matches!(met, Claimed::Run(_) | Claimed::InFlight(_)), "{met:?}");
         }
-        // Whoever was not answered "run" runs now, and nobody twice.
+        // A claim that was not answered "run" runs now, and none runs twice.
         for claim in [low, high] {
             run_of(&store, &claim).await;
             assert_eq!(store.get(claim.intent.id()).await.unwrap().expect("the record").attempts, 1);
@@ -280,7 +280,7 @@ async fn a_gap_somebody_locks_stops_new_keys_there_and_nothing_else() {
     for n in 0..10 {
         tickets.push(run_of(&store, &claim_of(&format!("there-{n}"))).await);
     }
-    // What nobody should do: lock a row that is not there, under REPEATABLE READ. It locks what would come
+    // What an application should not do: lock a row that is not there, under REPEATABLE READ. It locks what would come
     // beside it.
     let mut other = database.raw().await;
     run(&mut other, "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ").await;
@@ -297,8 +297,8 @@ async fn a_gap_somebody_locks_stops_new_keys_there_and_nothing_else() {
     for met in asked {
         match met {
             Ok(Claimed::Run(_)) => {}
-            // Whoever has locked the place of a key may be at it: no outage, in which work may go on without us.
-            Ok(Claimed::InFlight(existing)) if existing.record.head.owner == Owner::NOBODY => stopped += 1,
+            // The holder of the lock may be at work on the key: no outage, in which work may go on without us.
+            Ok(Claimed::InFlight(existing)) if existing.record.head.owner == Owner::NONE => stopped += 1,
             other => panic!("{other:?}"),
         }
     }
@@ -324,7 +324,7 @@ async fn a_key_whose_place_somebody_has_locked_is_in_flight_and_not_an_outage() 
     run(&mut transaction, &look).await;
     let met = soon(store.claim(wanted.clone())).await;
     let Ok(Claimed::InFlight(existing)) = met else { panic!("{met:?}") };
-    assert_eq!(existing.record.head.owner, Owner::NOBODY);
+    assert_eq!(existing.record.head.owner, Owner::NONE);
     transaction.rollback().await.unwrap();
     run_of(&store, &wanted).await;
 }

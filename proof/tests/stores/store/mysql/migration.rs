@@ -1,4 +1,4 @@
-//! Tables are made once, whoever starts first, and are recognised afterwards.
+//! Tables are made once, by the process that starts first, and are recognised afterwards.
 
 use semel::store::mysql::{MysqlStore, schema};
 use semel::store::{ErrorKind, Migrated, Store};

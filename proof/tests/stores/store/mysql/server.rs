@@ -82,7 +82,7 @@ async fn a_replay_writes_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn settings_that_break_promises_are_told() {
+async fn settings_that_break_promises_are_reported() {
     let Some(server) = alone(SERVER) else { return };
     let (mut connection, url) = empty(server.url(), "semel_settings").await;
     let store = soon(MysqlStore::open(&url)).await.unwrap();
@@ -114,7 +114,7 @@ async fn settings_that_break_promises_are_told() {
 async fn a_read_only_server_and_one_without_room_for_connections_are_outages() {
     let Some(server) = alone(SERVER) else { return };
     let (mut connection, url) = empty(server.url(), "semel_user").await;
-    // Whoever may do everything is not stopped by either.
+    // A user with all privileges is not stopped by either.
     run(
         &mut connection,
         "DROP USER IF EXISTS plain@'127.0.0.1'; CREATE USER plain@'127.0.0.1'; GRANT ALL ON semel_user.* TO plain@'127.0.0.1'",
@@ -139,7 +139,7 @@ async fn a_read_only_server_and_one_without_room_for_connections_are_outages() {
     let max = number(&mut connection, "SELECT @@max_connections").await;
     run(&mut connection, "SET GLOBAL max_connections = 10").await;
     let mut crowd = Vec::new();
-    // The connections of a store that was dropped may come free only now: until nobody else gets in.
+    // The connections of a store that was dropped may come free only now: until no other connection gets in.
     let error = soon(async {
         loop {
             while let Ok(another) = MySqlConnection::connect(&url).await {
@@ -170,12 +170,12 @@ async fn a_paused_server_leaves_doubt_and_the_store_recovers() {
     let error = soon(store.claim(claim.clone())).await.expect_err("it cannot answer");
     server.resume().unwrap();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
-    let Claimed::Run(ticket) = settle(&store, &claim).await else { panic!("it is nobody else's") };
+    let Claimed::Run(ticket) = settle(&store, &claim).await else { panic!("no other has it") };
     assert!(ticket.lease_until > StoreTime(0));
 }
 
 #[tokio::test]
-async fn nobody_at_the_address_is_an_outage() {
+async fn an_address_without_a_listener_is_an_outage() {
     let error = soon(MysqlStore::open("mysql://root@127.0.0.1:9/semel")).await.map(drop).unwrap_err();
     assert_eq!((error.kind(), error.fate()), (ErrorKind::Unavailable, Fate::NotApplied));
     assert!(error.to_string().contains("mysql://root@127.0.0.1:9/semel"), "{error}");

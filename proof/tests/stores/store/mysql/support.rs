@@ -14,7 +14,7 @@ use super::SERVER;
 
 /// Nothing here takes this long.
 pub(crate) const SOON: Duration = Duration::from_secs(60);
-/// What a store's URL ends with: bounds that a busy machine keeps, for whoever is not to see them run out.
+/// What a store's URL ends with: bounds that a busy machine keeps, for tests that must not see them run out.
 pub(crate) const PATIENT: &str = "?connect-timeout-ms=60000&statement-timeout-ms=60000";
 
 pub(crate) async fn soon<T>(work: impl Future<Output = T>) -> T {
@@ -131,7 +131,7 @@ pub(crate) async fn run_of(store: &MysqlStore, claim: &Claim) -> Ticket {
 /// on its way.
 pub(crate) async fn settle(store: &MysqlStore, claim: &Claim) -> Claimed {
     at_last(async || match store.claim(claim.clone()).await {
-        Ok(Claimed::InFlight(met)) if met.record.head.owner == Owner::NOBODY => None,
+        Ok(Claimed::InFlight(met)) if met.record.head.owner == Owner::NONE => None,
         met => Some(met),
     })
     .await

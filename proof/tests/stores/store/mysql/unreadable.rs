@@ -11,7 +11,7 @@ use super::support::*;
 
 const BAD: &str = "a-row-that-makes-no-sense";
 
-/// From the second packet on that holds the bad key, nothing is claimed any more: whoever is asked for again
+/// From the second packet on that holds the bad key, nothing is claimed any more: a claim that is sent again
 /// because of it would be refused.
 fn once_with_the_bad_one(sql: String) -> String {
     static SEEN: AtomicBool = AtomicBool::new(false);
@@ -35,21 +35,21 @@ fn keys() -> Vec<String> {
 }
 
 #[tokio::test]
-async fn those_who_claimed_beside_it_have_their_claims_and_are_told_so() {
+async fn those_who_claimed_beside_it_get_their_claims() {
     let Some(database) = Database::new().await else { return };
     run_of(&database.store().await, &claim_of(BAD)).await;
     spoil(&database).await;
     let store = database.open(MysqlStore::options().connections(1).rewriting(once_with_the_bad_one)).await;
     // All at once on one connection: the first travels alone, the others together.
     let claims: Vec<_> = keys().iter().map(|key| claim_of(key)).collect();
-    let told = soon(join_all(claims.iter().map(|claim| store.claim(claim.clone())))).await;
-    for (claim, told) in claims.iter().zip(told) {
-        match (claim.intent.key().as_str(), told) {
+    let results = soon(join_all(claims.iter().map(|claim| store.claim(claim.clone())))).await;
+    for (claim, result) in claims.iter().zip(results) {
+        match (claim.intent.key().as_str(), result) {
             (BAD, Err(error)) => {
                 assert_eq!((error.kind(), error.fate()), (ErrorKind::Corrupt, Fate::NotApplied), "{error}");
             }
-            (BAD, told) => panic!("{told:?}"),
-            (key, told) => assert!(matches!(told, Ok(Claimed::Run(_))), "{key}: {told:?}"),
+            (BAD, result) => panic!("{result:?}"),
+            (key, result) => assert!(matches!(result, Ok(Claimed::Run(_))), "{key}: {result:?}"),
         }
     }
 }
@@ -65,8 +65,8 @@ async fn outcomes_renewals_and_takeovers_beside_it_are_recorded() {
     spoil(&database).await;
     let bad = 31;
     let renewed = soon(join_all(tickets.iter().map(|ticket| store.renew(*ticket, 60_000)))).await;
-    for (n, told) in renewed.into_iter().enumerate() {
-        match told {
+    for (n, result) in renewed.into_iter().enumerate() {
+        match result {
             Ok(Renewed::Until(_)) if n != bad => {}
             Err(error) if n == bad => assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}"),
             other => panic!("{n}: {other:?}"),
@@ -74,8 +74,8 @@ async fn outcomes_renewals_and_takeovers_beside_it_are_recorded() {
     }
     let release = || Finish::release(Retention::DAY);
     let finished = soon(join_all(tickets.iter().map(|ticket| store.finish(*ticket, release())))).await;
-    for (n, told) in finished.into_iter().enumerate() {
-        match told {
+    for (n, result) in finished.into_iter().enumerate() {
+        match result {
             Ok(Finished::Recorded) if n != bad => {}
             Err(error) if n == bad => {
                 assert_eq!((error.kind(), error.fate()), (ErrorKind::Corrupt, Fate::NotApplied), "{error}");
@@ -86,8 +86,8 @@ async fn outcomes_renewals_and_takeovers_beside_it_are_recorded() {
     let again: Vec<_> =
         keys().iter().map(|key| semel::store::Claim { effect: Effect::Keyed, ..claim_of(key) }).collect();
     let taken = soon(join_all(again.iter().map(|claim| store.claim(claim.clone())))).await;
-    for (n, told) in taken.into_iter().enumerate() {
-        match told {
+    for (n, result) in taken.into_iter().enumerate() {
+        match result {
             Ok(Claimed::Run(ticket)) if n != bad => assert_eq!(ticket.attempt, 2),
             Err(error) if n == bad => assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}"),
             other => panic!("{n}: {other:?}"),

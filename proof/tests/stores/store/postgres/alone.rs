@@ -110,7 +110,7 @@ async fn tls_is_used_where_asked_and_a_certificate_by_a_stranger_is_refused() {
     let Some(mine) = Mine::take("alone_tls") else { return };
     let at = tempfile::tempdir().unwrap();
     certificates(at.path());
-    // The server writes the files itself: they have to be its own user's, and for nobody else to read.
+    // The server writes the files itself: they have to be its own user's, and readable only by it.
     let person = mine.client().await;
     for file in ["server.key", "server.pem"] {
         let text = std::fs::read_to_string(at.path().join(file)).unwrap();

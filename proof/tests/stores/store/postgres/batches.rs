@@ -9,7 +9,7 @@ use super::work::*;
 #[tokio::test(flavor = "multi_thread")]
 async fn one_bad_request_of_a_batch_fails_alone() {
     let Some(place) = Place::take() else { return };
-    let store = place.options().lanes(1).open().await.unwrap();
+    let store = place.options().connections(1).open().await.unwrap();
     run(&store, "warm-bad").await;
     let person = place.client().await;
     let trigger = "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
@@ -39,7 +39,7 @@ async fn one_bad_request_of_a_batch_fails_alone() {
 #[tokio::test(flavor = "multi_thread")]
 async fn one_row_that_cannot_be_read_fails_alone() {
     let Some(place) = Place::take() else { return };
-    let store = place.options().lanes(1).open().await.unwrap();
+    let store = place.options().connections(1).open().await.unwrap();
     for key in ["state", "outcome"] {
         let ticket = run(&store, key).await;
         soon(store.finish(ticket, finish())).await.unwrap();
@@ -56,12 +56,12 @@ async fn one_row_that_cannot_be_read_fails_alone() {
             _ => format!("good-{n}"),
         })
         .collect();
-    let told = soon(join_all(keys.iter().map(|key| store.claim(claim(key))))).await;
-    for (key, told) in keys.iter().zip(told) {
+    let results = soon(join_all(keys.iter().map(|key| store.claim(claim(key))))).await;
+    for (key, result) in keys.iter().zip(results) {
         if key.starts_with("good") {
-            assert!(matches!(told, Ok(Claimed::Run(_))), "{key}: {told:?}");
+            assert!(matches!(result, Ok(Claimed::Run(_))), "{key}: {result:?}");
         } else {
-            let error = told.unwrap_err();
+            let error = result.unwrap_err();
             assert_eq!(
                 (error.kind(), error.fate()),
                 (ErrorKind::Corrupt, Fate::NotApplied),
@@ -74,7 +74,7 @@ async fn one_row_that_cannot_be_read_fails_alone() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_waits_together_travels_together() {
     let Some(place) = Place::take() else { return };
-    let store = place.options().lanes(1).open().await.unwrap();
+    let store = place.options().connections(1).open().await.unwrap();
     run(&store, "warm-together").await;
     let mut tasks = Vec::new();
     for n in 0..200 {
@@ -119,7 +119,7 @@ async fn many_who_want_the_same_are_answered_together() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_caller_who_goes_away_changes_nothing_for_the_others() {
     let Some(place) = Place::take() else { return };
-    let store = place.options().lanes(1).open().await.unwrap();
+    let store = place.options().connections(1).open().await.unwrap();
     run(&store, "warm-away").await;
     let mut tasks = Vec::new();
     for n in 0..64 {

@@ -27,7 +27,7 @@ pub(crate) enum Act {
 
 type Rule = Option<(u8, &'static str, Act)>;
 
-/// One that passes everything on, but for what it was told to look for. Ends with the runtime.
+/// One that passes everything on, but for what its rule looks for. Ends with the runtime.
 pub(crate) struct Between {
     pub(crate) addr: SocketAddr,
     rule: Arc<Mutex<Rule>>,
@@ -56,7 +56,7 @@ impl Between {
         Self { addr, rule }
     }
 
-    /// From now on, until told otherwise: the first message of this type with this text in it, and all like it.
+    /// From now on, until the rule changes: the first message of this type with this text in it, and all like it.
     pub(crate) fn at(&self, message: u8, text: &'static str, act: Act) {
         *self.rule.lock().unwrap() = Some((message, text, act));
     }
@@ -103,10 +103,10 @@ async fn requests(
             }
             continue;
         }
-        let told = rule.lock().unwrap().filter(|(wanted, text, _)| {
+        let matched = rule.lock().unwrap().filter(|(wanted, text, _)| {
             kind == *wanted && String::from_utf8_lossy(&message[body..]).contains(text)
         });
-        match told {
+        match matched {
             None => server.write_all(&message).await?,
             Some((.., Act::Swallow)) => {}
             Some((.., Act::Cut)) => return back.lock().await.shutdown().await,

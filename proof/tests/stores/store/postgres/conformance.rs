@@ -27,8 +27,8 @@ impl Harness for Own {
 struct Crowded(Arc<Place>);
 
 impl Crowded {
-    /// With whoever is there. The place goes with the last one, so that a test that needs the server alone
-    /// gets it one day.
+    /// Shares the place with the tests that are there. It goes with the last one, so that a test that needs the server
+    /// alone gets it one day.
     fn join() -> Option<Self> {
         static PLACE: Mutex<Weak<Place>> = Mutex::new(Weak::new());
         let mut kept = PLACE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -45,7 +45,7 @@ impl Harness for Crowded {
     type Store = PostgresStore;
 
     async fn store(&self) -> PostgresStore {
-        self.0.options().lanes(2).open().await.expect("the store opens")
+        self.0.options().connections(2).open().await.expect("the store opens")
     }
 
     async fn reopen(&self, store: PostgresStore) -> Option<PostgresStore> {

@@ -14,7 +14,7 @@ async fn behind_proxy(place: &Place, more: &str) -> (PostgresStore, Proxy) {
     let proxy = Proxy::start(address).unwrap();
     let url = place.url_with(&format!("&{more}")).replace(address, &proxy.addr().to_string());
     place.store().await.close().await;
-    let store = open_at_last(PostgresStore::options(&url).unwrap().lanes(1)).await;
+    let store = open_at_last(PostgresStore::options(&url).unwrap().connections(1)).await;
     warm_up(&store, &format!("warm-{}", place.schema)).await;
     (store, proxy)
 }
@@ -107,11 +107,11 @@ async fn a_server_that_hangs_is_given_up_in_bounded_time() {
     let error = soon(store.claim(claim("next"))).await.unwrap_err();
     assert_eq!((error.kind(), error.fate()), (ErrorKind::Unavailable, Fate::NotApplied), "{error}");
     proxy.set(Fault::Pass);
-    // Whether it arrived after all or not: it is its owner's. While it is on its way it is nobody's.
+    // Whether it arrived after all or not: it is its owner's. While it is on its way it has no owner.
     let claimed = soon(async {
         loop {
             match store.claim(wish.clone()).await {
-                Ok(Claimed::InFlight(met)) if met.record.head.owner == Owner::NOBODY => {}
+                Ok(Claimed::InFlight(met)) if met.record.head.owner == Owner::NONE => {}
                 Ok(claimed) => return claimed,
                 Err(_) => {}
             }

@@ -15,7 +15,7 @@ use tokio_postgres::Client;
 
 use super::place::{PATIENT, Place, clear_away};
 use super::work::PATIENCE;
-use crate::store::history::{Op, Told};
+use crate::store::history::{Op, Transcript};
 
 const START_MS: u64 = 1_000_000;
 const HISTORIES: u64 = 60;
@@ -80,19 +80,19 @@ impl Hand<'_> {
 /// Everything a store says to the requests of one seed, line by line.
 async fn transcript(store: &impl Store, hand: &Hand<'_>, seed: u64) -> Vec<String> {
     let mut draw = fastrand::Rng::with_seed(seed);
-    let (mut said, mut told) = (Vec::new(), Told::default());
+    let (mut said, mut written) = (Vec::new(), Transcript::default());
     for _ in 0..draw.usize(5..60) {
         let op = Op::draw(&mut draw);
         if let Op::Wait { ms } = op {
             hand.advance(ms).await;
         }
-        said.push(format!("{op:?} -> {}", told.play(store, &op).await));
+        said.push(format!("{op:?} -> {}", written.play(store, &op).await));
     }
     said
 }
 
-/// The first history in which the two differ, as both told it. For a bug that is planted, as many are drawn as it takes
-/// to show, within a minute.
+/// The first history in which the two differ, as both stores tell it. For a bug that is planted, as many are drawn as
+/// it takes to show, within a minute.
 async fn difference(place: &Place, edit: Option<fn(&str) -> String>) -> Option<(u64, String, String)> {
     let role = Role(place);
     let person = role.make().await;

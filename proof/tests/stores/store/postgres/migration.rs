@@ -1,4 +1,4 @@
-//! The tables: made once by whoever comes first, known again, refused when they are somebody else's.
+//! The tables: made once by the process that comes first, known again, refused when they are somebody else's.
 
 use semel::store::postgres::{PostgresStore, schema};
 use semel::store::{ErrorKind, Migrated, Store, migrate, open_existing};

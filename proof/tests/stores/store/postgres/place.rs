@@ -6,7 +6,7 @@ use semel::store::postgres::{PostgresOptions, PostgresStore};
 use testkit::services::{Lease, Service, require};
 use tokio_postgres::{Client, NoTls};
 
-/// What a store's URL says for whoever is not to see its bounds run out: a busy machine keeps these.
+/// What a store's URL says for tests that must not see its bounds run out: a busy machine keeps these.
 pub(crate) const PATIENT: &str = "connect_timeout=60s&statement_timeout=60s";
 
 /// A schema that goes away with this.

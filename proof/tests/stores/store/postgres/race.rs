@@ -13,7 +13,7 @@ const KEYS: usize = 150;
 async fn race(place: &Place, edit: Option<fn(&str) -> String>) -> Vec<(usize, usize)> {
     let mut stores: Vec<PostgresStore> = Vec::new();
     for _ in 0..STORES {
-        let options = place.options().lanes(2);
+        let options = place.options().connections(2);
         let options = match edit {
             Some(edit) => options.edit_sql(edit),
             None => options,
@@ -54,7 +54,7 @@ async fn without_the_advisory_lock_the_unique_key_still_decides() {
     assert_eq!(race(&place, Some(edit)).await, [] as [(usize, usize); 0]);
 }
 
-/// Planted: whoever comes later overwrites. Without the lock that keeps them apart, the race shows it.
+/// Planted: the later insert overwrites. Without the lock that keeps them apart, the race shows it.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_insert_that_overwrites_is_noticed() {
     let Some(place) = Place::take() else { return };

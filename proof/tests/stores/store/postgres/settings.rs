@@ -81,7 +81,7 @@ async fn a_plain_user_can_do_everything_and_knows_the_lineage() {
 
 /// Functions of these names in the role's own schema answer in the place of the server's.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lineage_that_cannot_be_heard_is_an_error_and_not_another_one() {
+async fn a_lineage_that_cannot_be_read_is_an_error_and_not_another_one() {
     let Some(place) = Place::take() else { return };
     let name = &place.schema;
     let role = Role::with(&place, &[&format!("search_path = {name}, pg_catalog")]);
@@ -93,7 +93,7 @@ async fn a_lineage_that_cannot_be_heard_is_an_error_and_not_another_one() {
         place.client().await.batch_execute(&sql).await.unwrap();
     };
     let url = role.url_of_its_own();
-    // Whoever may not ask goes without that part of it.
+    // A user without that privilege goes without that part of it.
     failing("42501").await;
     let store = PostgresStore::open(&url).await.unwrap();
     assert_eq!(store.lineage().system, None);
@@ -101,7 +101,7 @@ async fn a_lineage_that_cannot_be_heard_is_an_error_and_not_another_one() {
     assert!(before.is_some());
     for sqlstate in ["53200", "57014", "42883"] {
         failing(sqlstate).await;
-        let error = soon(Store::lineage(&store)).await.expect_err("nothing was heard");
+        let error = soon(Store::lineage(&store)).await.expect_err("nothing was answered");
         assert_eq!(error.fate(), Fate::NotApplied, "{error}");
     }
     failing("42501").await;
@@ -124,7 +124,7 @@ async fn a_standby_is_unavailable_and_says_so() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_user_who_may_not_is_told() {
+async fn a_user_without_the_privileges_gets_an_error_that_says_so() {
     let Some(place) = Place::take() else { return };
     let owner = place.store().await;
     run(&owner, "owners").await;

@@ -1,4 +1,4 @@
-//! Whoever holds a row in an open transaction holds up nobody but those who want that row.
+//! A stranger that holds a row in an open transaction holds up only those who want that row.
 
 use futures_util::future::join_all;
 use semel::intent::state::State;
@@ -11,7 +11,7 @@ use super::work::*;
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_claimed_in_an_open_transaction_is_in_flight_and_strangers_pass() {
     let Some(place) = Place::take() else { return };
-    let store = place.options().lanes(1).open().await.unwrap();
+    let store = place.options().connections(1).open().await.unwrap();
     run(&store, "warm-open").await;
     let person = place.client().await;
     let held = intent("held-open");
@@ -59,7 +59,7 @@ async fn a_key_claimed_in_an_open_transaction_is_in_flight_and_strangers_pass() 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_locked_row_holds_up_neither_outcomes_nor_renewals_of_others() {
     let Some(place) = Place::take() else { return };
-    let store = place.options().lanes(1).open().await.unwrap();
+    let store = place.options().connections(1).open().await.unwrap();
     let held = run(&store, "held-locked").await;
     let others: Vec<_> = {
         let mut tickets = Vec::new();
@@ -86,7 +86,7 @@ async fn a_locked_row_holds_up_neither_outcomes_nor_renewals_of_others() {
         assert!(matches!(soon(store.renew(*ticket, 60_000)).await.unwrap(), Renewed::Until(_)));
         assert_eq!(soon(store.finish(*ticket, finish())).await.unwrap(), Finished::Recorded);
     }
-    // The one that wanted the row is told, in bounded time, and knows that nothing happened.
+    // The one that wanted the row gets an error, in bounded time, and knows that nothing happened.
     for error in [soon(late_finish).await.unwrap().unwrap_err(), soon(late_renew).await.unwrap().unwrap_err()]
     {
         assert_eq!((error.kind(), error.fate()), (ErrorKind::Busy, Fate::NotApplied), "{error}");
@@ -105,17 +105,17 @@ fn slow_claims(sql: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn all_who_want_a_key_that_is_held_are_told_that_it_is_in_flight() {
+async fn all_who_want_a_key_that_is_locked_get_in_flight() {
     let Some(place) = Place::take() else { return };
-    let options = place.options().lanes(1).batch_max(200).edit_sql(slow_claims);
+    let options = place.options().connections(1).batch_max(200).edit_sql(slow_claims);
     let store = options.open().await.unwrap();
     run(&store, "warm-held").await;
     let person = place.client().await;
     person.batch_execute("BEGIN").await.unwrap();
     person.execute("SELECT pg_advisory_xact_lock($1)", &[&lock_key(&intent("held-by-one"))]).await.unwrap();
-    for told in soon(join_all((0..150).map(|_| store.claim(claim("held-by-one"))))).await {
-        let Ok(Claimed::InFlight(existing)) = told else { panic!("{told:?}") };
-        assert_eq!(existing.record.head.owner, Owner::NOBODY);
+    for result in soon(join_all((0..150).map(|_| store.claim(claim("held-by-one"))))).await {
+        let Ok(Claimed::InFlight(existing)) = result else { panic!("{result:?}") };
+        assert_eq!(existing.record.head.owner, Owner::NONE);
     }
     person.batch_execute("ROLLBACK").await.unwrap();
     run(&store, "held-by-one").await;
@@ -124,7 +124,7 @@ async fn all_who_want_a_key_that_is_held_are_told_that_it_is_in_flight() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_somebody_has_locked_is_never_run_beside_them() {
     let Some(place) = Place::take() else { return };
-    let store = place.options().lanes(1).open().await.unwrap();
+    let store = place.options().connections(1).open().await.unwrap();
     let ticket = run(&store, "held-by-hand").await;
     soon(store.finish(ticket, Finish::release(Retention::DAY))).await.unwrap();
     let person = place.client().await;
@@ -133,13 +133,13 @@ async fn what_somebody_has_locked_is_never_run_beside_them() {
         .batch_execute("BEGIN; SELECT 1 FROM semel_intent WHERE key = 'held-by-hand' FOR UPDATE")
         .await
         .unwrap();
-    let told = soon(join_all((0..100).map(|_| store.claim(claim("held-by-hand"))))).await;
-    assert!(told.iter().all(|told| matches!(told, Ok(Claimed::InFlight(_)))), "{told:?}");
+    let results = soon(join_all((0..100).map(|_| store.claim(claim("held-by-hand"))))).await;
+    assert!(results.iter().all(|result| matches!(result, Ok(Claimed::InFlight(_)))), "{results:?}");
 
     // Also where work goes on without the store: this is no outage.
     let pay = Guard::new(store.clone()).operation("pay").unwrap().store_down(StoreDown::Open);
-    let told = soon(pay.run(intent("held-by-hand"), fingerprint(), |_| async { panic!("it runs") })).await;
-    assert!(matches!(told, Err(GuardError::InFlight { .. })), "{told:?}");
+    let result = soon(pay.run(intent("held-by-hand"), fingerprint(), |_| async { panic!("it runs") })).await;
+    assert!(matches!(result, Err(GuardError::InFlight { .. })), "{result:?}");
     person.batch_execute("ROLLBACK").await.unwrap();
     run(&store, "held-by-hand").await;
 }
@@ -161,7 +161,7 @@ async fn two_renewals_of_one_owner_at_once_are_both_granted() {
     let sleeps = "SELECT count(*) FROM pg_stat_activity
         WHERE wait_event = 'PgSleep' AND query LIKE '-- Leases%pg_sleep%'";
     let sleeps = async || person.query_one(sleeps, &[]).await.unwrap().get::<_, i64>(0) > 0;
-    let granted = |told| assert!(matches!(told, Ok(Renewed::Until(_))), "{told:?}");
+    let granted = |result| assert!(matches!(result, Ok(Renewed::Until(_))), "{result:?}");
     // Again, until one was granted from beginning to end while the other slept.
     let met = async || {
         let slow = slow.clone();

@@ -7,7 +7,7 @@ use testkit::services::{Lease, Service, require};
 use super::support::{cluster_url, options};
 
 struct Redis {
-    /// Held: nobody kills the server meanwhile.
+    /// Held, so that no other test kills the server meanwhile.
     lease: Lease,
     service: Service,
 }

@@ -11,8 +11,8 @@ use testkit::services::{Service, require};
 
 use super::support::{Server, claim, done, options, replayed, run, settled};
 
-/// What HAProxy or a virtual address is to a service: connections go to whoever is the primary when they are made, and
-/// those that are there stay where they are.
+/// What HAProxy or a virtual address is to a service: connections go to the server that is the primary when they are
+/// made, and those that are there stay where they are.
 struct Address {
     at: SocketAddr,
     primary: Arc<Mutex<SocketAddr>>,
@@ -77,7 +77,7 @@ async fn a_primary_that_becomes_a_replica_is_an_outage_until_the_address_points_
         assert_eq!((error.kind(), error.fate()), (ErrorKind::Unavailable, Fate::NotApplied), "{error}");
     }
 
-    // The address moves. Nobody cuts the connections to the old one: the stores leave them by themselves.
+    // The address moves. The connections to the old one are not cut: the stores leave them by themselves.
     address.moves_to(&new);
     let ticket = loop_until_granted(&store, "meanwhile-0").await;
     assert_eq!(ticket.attempt, 1, "nothing had been applied");
@@ -85,7 +85,7 @@ async fn a_primary_that_becomes_a_replica_is_an_outage_until_the_address_points_
     for n in 0..10 {
         run(&store, claim(&format!("after-{n}"))).await;
     }
-    // And the old one, now a replica of the new one, counts for whoever waits for one.
+    // And the old one, now a replica of the new one, counts for those that wait for one.
     settled(&waiting, &claim("in-step")).await;
 }
 

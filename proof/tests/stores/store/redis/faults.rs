@@ -120,7 +120,7 @@ async fn a_replica_takes_no_claims() {
     let server = Server::start(&[]).await;
     let store = options(&server.url(), "s").create().await.unwrap();
     done(&store, "k").await;
-    // The replica of nobody that answers: it serves what it has, and takes no writes.
+    // A replica whose primary does not answer: it serves what it has, and takes no writes.
     server.say::<()>(&["REPLICAOF", "127.0.0.1", "1"]).await;
     let error = store.claim(claim("new")).await.unwrap_err();
     assert_eq!((error.kind(), error.fate()), (ErrorKind::Unavailable, Fate::NotApplied), "{error}");

@@ -9,7 +9,7 @@ use semel::store::memory::MemoryStore;
 use testkit::services::{Service, require};
 
 use super::support::{Server, connect, options, prefix, say};
-use crate::store::history::{Op, Told};
+use crate::store::history::{Op, Transcript};
 
 const HISTORIES: usize = 40;
 const STEPS: usize = 80;
@@ -57,7 +57,7 @@ async fn redis_answers_as_memory_does() {
             text.replace(theirs, &ours)
         });
         let redis = redis.create().await.unwrap();
-        let (mut by_memory, mut by_redis) = (Told::thrifty(FAR_MS), Told::thrifty(FAR_MS));
+        let (mut by_memory, mut by_redis) = (Transcript::thrifty(FAR_MS), Transcript::thrifty(FAR_MS));
         let mut played = Vec::new();
         for _ in 0..STEPS {
             let op = Op::draw(&mut random);

@@ -184,7 +184,7 @@ async fn what_was_acknowledged_survives_sigkill_where_redis_says_always() {
 }
 
 #[tokio::test]
-async fn a_replica_promoted_without_the_last_writes_has_forgotten_them_and_nobody_can_tell() {
+async fn a_replica_promoted_without_the_last_writes_has_forgotten_them_undetectably() {
     let Some(_) = require(Service::Redis) else { return };
     let primary = Server::start(&[]).await;
     let store = created(&primary).await;

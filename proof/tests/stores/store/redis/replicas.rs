@@ -18,7 +18,7 @@ struct Pair {
     primary: Server,
     replica: Server,
     between: Proxy,
-    /// Waits for nobody.
+    /// Does not wait for the replica.
     quick: RedisStore,
 }
 
@@ -87,7 +87,7 @@ async fn what_somebody_else_wrote_is_not_replayed_before_a_replica_has_it() {
     assert_eq!(body_of(Ok(claimed)), "late");
 }
 
-/// What the server was told, and by whom: address and command, scripts' own calls left out.
+/// What the server was asked, and by whom: address and command, scripts' own calls left out.
 struct Monitor(BufReader<TcpStream>);
 
 impl Monitor {
@@ -130,17 +130,17 @@ async fn the_wait_is_behind_a_write_on_the_connection_of_the_script() {
         let key = if n % 2 == 0 { "done".to_owned() } else { format!("new-{n}") };
         store.claim(claim(&key)).await.unwrap();
     }
-    let (mut told, mut waits) = (Vec::new(), 0);
+    let (mut asked, mut waits) = (Vec::new(), 0);
     while waits < CLAIMS {
         let (who, command) = monitor.next();
         if matches!(command.as_str(), "EVALSHA" | "SET" | "WAIT") {
             waits += usize::from(command == "WAIT");
-            told.push((who, command));
+            asked.push((who, command));
         }
     }
-    for request in told.chunks(3) {
+    for request in asked.chunks(3) {
         let commands: Vec<_> = request.iter().map(|(_, command)| command.as_str()).collect();
-        assert_eq!(commands, ["EVALSHA", "SET", "WAIT"], "{told:?}");
-        assert!(request.iter().all(|(who, _)| *who == request[0].0), "{told:?}");
+        assert_eq!(commands, ["EVALSHA", "SET", "WAIT"], "{asked:?}");
+        assert!(request.iter().all(|(who, _)| *who == request[0].0), "{asked:?}");
     }
 }

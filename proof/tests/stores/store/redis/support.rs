@@ -13,7 +13,7 @@ use testkit::services::spare_port;
 
 pub(crate) const LEASE_MS: u64 = 60_000;
 
-/// A prefix nobody had before: a store of the test's own in a shared server.
+/// A new prefix: a store of the test's own in a shared server.
 pub(crate) fn prefix(name: &str) -> String {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let count = COUNT.fetch_add(1, Ordering::Relaxed);

@@ -31,7 +31,7 @@ async fn tls_is_used_where_asked_and_a_certificate_by_a_stranger_is_refused() {
     let clients: String = server.say(&["CLIENT", "LIST"]).await;
     assert!(clients.lines().any(|line| line.contains(&format!("laddr=127.0.0.1:{port} "))), "{clients}");
 
-    // An authority nobody asked, and the right one for another name.
+    // An authority that did not sign it, and the right one for another name.
     for url in [url("localhost", &other), url("127.0.0.1", &ca)] {
         let error = RedisStore::open(&url).await.unwrap_err();
         assert_eq!((error.kind(), error.fate()), (ErrorKind::Unavailable, Fate::NotApplied), "{error}");

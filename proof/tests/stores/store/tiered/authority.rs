@@ -244,7 +244,7 @@ async fn without_the_cache_nothing_is_withdrawn() {
     place.filled("stored", 1).await;
     let nowhere = "redis://127.0.0.1:1?timeout=500";
     let cut_off = semel::store::tiered::TieredStore::open(place.sqlite().await, nowhere, &place.metrics);
-    let cut_off = cut_off.await.expect("a cache that is down keeps nobody from starting");
+    let cut_off = cut_off.await.expect("a cache that is down does not keep a process from starting");
     let error = cut_off.decide(ticket.id, release(ticket.epoch)).await.unwrap_err();
     assert_eq!((error.kind(), error.fate()), (ErrorKind::Unavailable, Fate::NotApplied), "{error}");
     assert!(matches!(store.claim_verified(claim("k")).await.unwrap(), Claimed::Replay(_)));

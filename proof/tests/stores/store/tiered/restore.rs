@@ -34,7 +34,7 @@ async fn with_a_new_lineage_nothing_from_before_is_believed() {
     restored(&place).await;
     schema::new_lineage(place.path()).await.unwrap();
     let store = place.open().await;
-    // The restored database never heard of it, and it decides. Whether that is right is what a person has to find
+    // The restored database has no record of it, and it decides. Whether that is right is what a person has to find
     // out before the service is started again; that two answers are given by turns is not.
     run(&store, claim("new")).await;
     assert_eq!(replayed(&store, "old").await, "old");
@@ -96,7 +96,7 @@ async fn what_was_on_its_way_under_the_old_lineage_is_not_put_under_the_new_one(
 }
 
 #[tokio::test]
-async fn a_withdrawal_counts_under_a_lineage_this_process_has_not_heard_of() {
+async fn a_withdrawal_counts_under_a_lineage_this_process_does_not_know() {
     let Some(place) = Place::new() else { return };
     let here = place.open().await;
     schema::new_lineage(place.path()).await.unwrap();

@@ -59,7 +59,7 @@ async fn world() -> Option<World> {
 }
 
 #[tokio::test]
-async fn retry_conflict_and_mismatch_are_told_apart() {
+async fn retry_conflict_and_mismatch_are_distinct_errors() {
     let Some(world) = world().await else { return };
     let pool = world.pool.clone();
     let first = command("cmd-1", "case-7", 18);
@@ -153,7 +153,7 @@ async fn a_command_that_came_too_late_leaves_no_row_behind() {
 
 /// As versions before this one have left it behind.
 #[tokio::test]
-async fn a_row_left_behind_by_a_command_that_came_too_late_is_in_nobodys_way() {
+async fn a_row_left_behind_by_a_command_that_came_too_late_blocks_nothing() {
     let Some(world) = world().await else { return };
     let late = command("cmd-1", "case-7", 17);
     assert!(send(&world.pool, &command("cmd-0", "case-8", 18), Advanced::Current).await.is_ok());

@@ -59,7 +59,7 @@ fn read(row: &MySqlRow) -> Result<Row, DriverError> {
 
 fn explain(error: sqlx::Error) -> DriverError {
     let number = match &error {
-        sqlx::Error::Database(told) => told.downcast_ref::<sqlx::mysql::MySqlDatabaseError>().number(),
+        sqlx::Error::Database(error) => error.downcast_ref::<sqlx::mysql::MySqlDatabaseError>().number(),
         _ => 0,
     };
     let kind = match number {
@@ -149,10 +149,10 @@ async fn posted(pool: &MySqlPool, posting: &Posting, commits: bool) -> Option<Po
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn duplicates_and_concurrency_keep_the_sum_and_the_floors() {
     let Some((_lease, pool)) = open().await else { return };
-    let told: Arc<Mutex<HashMap<PostingId, Vec<PostingReceipt>>>> = Arc::default();
+    let by_id: Arc<Mutex<HashMap<PostingId, Vec<PostingReceipt>>>> = Arc::default();
     let mut tasks = tokio::task::JoinSet::new();
     for task in 0..6 {
-        let (pool, told) = (pool.clone(), Arc::clone(&told));
+        let (pool, by_id) = (pool.clone(), Arc::clone(&by_id));
         tasks.spawn(async move {
             let mut random = fastrand::Rng::with_seed(task);
             for _ in 0..40 {
@@ -162,21 +162,21 @@ async fn duplicates_and_concurrency_keep_the_sum_and_the_floors() {
                 let to = if n % 5 == 0 { "revenue" } else { to };
                 let posting = two(&format!("op-{n}"), from, to, 20 + n * 17);
                 if let Some(receipt) = posted(&pool, &posting, random.u8(0..4) > 0).await {
-                    told.lock().unwrap().entry(receipt.id).or_default().push(receipt);
+                    by_id.lock().unwrap().entry(receipt.id).or_default().push(receipt);
                 }
             }
         });
     }
     tasks.join_all().await;
     assert_eq!(imbalances(&pool).await, [""; 0]);
-    let told = told.lock().unwrap().clone();
-    for (id, receipts) in &told {
+    let by_id = by_id.lock().unwrap().clone();
+    for (id, receipts) in &by_id {
         assert_eq!(receipts.iter().filter(|it| !it.already).count(), 1, "{id}: {receipts:?}");
         assert!(receipts.iter().all(|it| it.posted_at_ms == receipts[0].posted_at_ms), "{id}: {receipts:?}");
     }
-    assert!(told.len() > 8, "{}", told.len());
+    assert!(by_id.len() > 8, "{}", by_id.len());
     let there: i64 = sqlx::query_scalar("SELECT count(*) FROM semel_posting").fetch_one(&pool).await.unwrap();
-    assert_eq!(there as usize, told.len() + 2);
+    assert_eq!(there as usize, by_id.len() + 2);
     for n in 0..2 {
         assert!(balance(&pool, &format!("customer:{n}")).await >= 0);
     }
@@ -202,7 +202,7 @@ async fn refusals_references_and_counts() {
         (two("customer:1", "bank", "customer:1", 999), "with other lines"),
         (two("a", "customer:0", "revenue", 1_001), "below its floor"),
         (two("a", "customer:0", "dollars", 1), "exchange is two postings"),
-        (two("a", "customer:0", "nowhere", 1), "no account nowhere"),
+        (two("a", "customer:0", "nowhere", 1), "account nowhere does not exist"),
     ] {
         let error = ledger::post(&mut tx, &posting).await.unwrap_err().to_string();
         assert!(error.contains(says), "{says}: {error}");

@@ -70,20 +70,20 @@ async fn who_waited_for_the_first_sees_its_rows() {
     world.end().await;
 }
 
-/// The row is theirs again as soon as whoever was told "in flight" has rolled back.
+/// The row is theirs again as soon as the caller that got "in flight" has rolled back.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_is_told_in_flight_and_rolls_back_keeps_nobody_from_the_row() {
+async fn a_caller_that_gets_in_flight_and_rolls_back_does_not_keep_the_row_locked() {
     let Some(world) = World::new(SERVER).await else { return };
     let store = MysqlStore::open(&world.url).await.unwrap();
-    let Claimed::Run(ticket) = store.claim(claim_of("told-a")).await.unwrap() else { panic!("fresh") };
-    let mut told = world.begin().await;
-    let met = ask(&mut told, "told-a").await;
+    let Claimed::Run(ticket) = store.claim(claim_of("flight-a")).await.unwrap() else { panic!("fresh") };
+    let mut second = world.begin().await;
+    let met = ask(&mut second, "flight-a").await;
     assert!(matches!(met, Err(TxError::InFlight { .. })), "{met:?}");
-    told.rollback().await.unwrap();
+    second.rollback().await.unwrap();
     assert!(matches!(soon(store.renew(ticket, 60_000)).await.unwrap(), Renewed::Until(_)));
     assert_eq!(soon(store.finish(ticket, done("7"))).await.unwrap(), Finished::Recorded);
     let mut replayed = world.begin().await;
-    assert_eq!(ask(&mut replayed, "told-a").await.unwrap(), TxReply { value: 7, replayed: true });
+    assert_eq!(ask(&mut replayed, "flight-a").await.unwrap(), TxReply { value: 7, replayed: true });
     replayed.commit().await.unwrap();
     world.end().await;
 }
@@ -114,7 +114,7 @@ async fn a_caller_that_goes_away_while_it_waits_finds_its_session_as_it_was() {
         let left = tokio::time::timeout(Duration::from_millis(300), waiting).await;
         assert!(left.is_err(), "it waits");
     }
-    // What was sent goes on: the wait of a second ends in an error nobody takes.
+    // What was sent goes on: the wait of a second ends in an error that is dropped.
     tokio::time::sleep(Duration::from_millis(1_500)).await;
     let _ = second.execute("DO 0").await;
     claim_after(&mut second, "away-c").await;
@@ -145,7 +145,7 @@ async fn a_caller_that_goes_away_while_it_waits_finds_its_session_as_it_was() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_undoes_transactions_after_a_wait_is_told_like_a_deadlock() {
+async fn a_server_that_undoes_transactions_after_a_wait_is_reported_like_a_deadlock() {
     let Some(mut server) = alone(SERVER) else { return };
     server.restart_with(&["--innodb-rollback-on-timeout=ON"]).unwrap();
     let world = World::on(server.url().to_owned()).await;
@@ -158,10 +158,10 @@ async fn a_server_that_undoes_transactions_after_a_wait_is_told_like_a_deadlock(
         soon(once_tx(&mut second, &intent("undone-a"), asked(1), async |tx| book(tx, "a", 1).await)).await;
     match &met {
         Err(error @ TxError::Retry(_)) => {
-            let told = error.to_string();
-            assert!(told.contains("innodb_rollback_on_timeout") && error.may_retry(), "{told}");
+            let text = error.to_string();
+            assert!(text.contains("innodb_rollback_on_timeout") && error.may_retry(), "{text}");
         }
-        other => panic!("the transaction is gone, and it was told {other:?}"),
+        other => panic!("the transaction is gone, and the answer was {other:?}"),
     }
     second.rollback().await.unwrap();
     assert_eq!(world.payments("before").await, 0);

@@ -201,13 +201,13 @@ async fn a_deadlock_ends_the_whole_transaction_and_says_so() {
     assert_eq!(lost, 1, "{first:?} and {second:?}");
     let (won, undone) = match (&first, &second) {
         (Ok(_), Err(error)) => {
-            assert!(error.to_string().contains("rolled the whole transaction back"));
+            assert!(error.to_string().contains("rolled back the whole transaction"));
             one.commit().await.unwrap();
             two.rollback().await.unwrap();
             ("one", "two")
         }
         (Err(error), _) => {
-            assert!(error.to_string().contains("rolled the whole transaction back"));
+            assert!(error.to_string().contains("rolled back the whole transaction"));
             two.commit().await.unwrap();
             one.rollback().await.unwrap();
             ("two", "one")
@@ -399,7 +399,7 @@ async fn work_that_fails_in_a_transaction_that_is_committed_leaves_all_as_it_was
     tx.commit().await.unwrap();
     assert_eq!(world.count("SELECT COUNT(*) FROM semel_intent").await, 0);
 
-    // Of whom nothing was heard may still bring the true outcome.
+    // An owner whose lease ended may still bring the true outcome.
     let Claimed::Run(ticket) = store.claim(claim_of("late")).await.unwrap() else { panic!("fresh") };
     world.pool.execute("UPDATE semel_intent SET lease_until = 1").await.unwrap();
     let mut tx = world.begin().await;
@@ -418,7 +418,7 @@ async fn work_that_fails_in_a_transaction_that_is_committed_leaves_all_as_it_was
 
 /// The same intent in another database is another one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whoever_waits_in_one_database_keeps_nobody_waiting_in_another() {
+async fn a_waiter_in_one_database_does_not_delay_those_in_another() {
     let (Some(world), Some(other)) = (World::new(SERVER).await, World::new(SERVER).await) else { return };
     let work = async |tx: &mut MySqlConnection| book(tx, "two", 1).await;
     let mut first = world.begin().await;
@@ -428,7 +428,7 @@ async fn whoever_waits_in_one_database_keeps_nobody_waiting_in_another() {
         async move { pay(&pool, "two", 1).await }
     });
     world.until_waiting(1).await;
-    // Nobody is at it there.
+    // There it is not in flight.
     let mut tx = other.begin().await;
     let once = Once::new(&intent("two"), asked(1)).wait(Duration::ZERO);
     let there = soon(once.run_tx(&mut tx, work)).await;

@@ -96,7 +96,7 @@ async fn a_retry_resumes_after_the_last_committed_phase() {
 }
 
 #[tokio::test]
-async fn whoever_was_taken_over_is_fenced() {
+async fn an_owner_that_was_taken_over_is_fenced() {
     let Some(world) = World::new(SERVER).await else { return };
     let pool = world.pool.clone();
     let live = phases("live").lease(Duration::from_secs(60));
@@ -119,7 +119,7 @@ async fn whoever_was_taken_over_is_fenced() {
 }
 
 #[tokio::test]
-async fn nobody_takes_over_in_the_middle_of_a_phase() {
+async fn a_phase_is_not_taken_over_in_the_middle() {
     let Some(world) = World::new(SERVER).await else { return };
     let pool = world.pool.clone();
     let phases = phases("a").lease(SHORT);
@@ -382,7 +382,7 @@ async fn results_that_could_not_be_read_again_are_refused() {
     world.end().await;
 }
 
-/// An operation that nobody went on with, decided by a person and forgotten after that.
+/// An operation that was abandoned, then decided by a person and forgotten after that.
 #[tokio::test]
 async fn a_sweep_takes_along_what_phases_left_behind() {
     let Some(world) = World::new(SERVER).await else { return };
@@ -426,7 +426,7 @@ async fn a_sweep_takes_along_what_phases_left_behind() {
 }
 
 #[tokio::test]
-async fn results_are_stored_sealed_and_nobody_without_the_key_takes_over() {
+async fn results_are_stored_sealed_and_taking_over_needs_the_key() {
     let Some(world) = World::new(SERVER).await else { return };
     let pool = world.pool.clone();
     let keys = |id: &str, byte: u8| Keys::new(SealKey::new(id, [byte; 32]).unwrap());

@@ -1,10 +1,10 @@
-//! Which headers of a request are written down, which are given again, and which belong to one attempt.
+//! Which headers of a request are stored, which are supplied again on resume, and which belong to one attempt.
 
 use bytes::Bytes;
 use http::HeaderMap;
 use http::header::{self, HeaderName, HeaderValue};
 
-/// Written down: what describes the request.
+/// Stored: headers about the request.
 const STORED: [HeaderName; 7] = [
     header::ACCEPT,
     header::ACCEPT_LANGUAGE,
@@ -15,10 +15,10 @@ const STORED: [HeaderName; 7] = [
     header::USER_AGENT,
 ];
 
-/// Secrets: never written down unless asked for, given again when it is resumed.
+/// Secrets: not stored unless the caller names them, supplied again on resume.
 const GIVEN_AGAIN: [HeaderName; 3] = [header::AUTHORIZATION, header::COOKIE, header::PROXY_AUTHORIZATION];
 
-/// Made anew for every attempt, or about one attempt.
+/// Not stored: made for every attempt, or about one attempt.
 const LEFT_OUT: [HeaderName; 13] = [
     header::ACCEPT_ENCODING,
     header::CONNECTION,
@@ -35,7 +35,7 @@ const LEFT_OUT: [HeaderName; 13] = [
     HeaderName::from_static("x-request-id"),
 ];
 
-/// What the caller said about headers.
+/// The caller's rules for headers.
 #[derive(Clone, Debug)]
 pub(super) struct HeaderRules {
     pub(super) key: HeaderName,
@@ -47,14 +47,14 @@ pub(super) struct HeaderRules {
 #[derive(Debug, Default)]
 pub(super) struct Sorted {
     pub(super) stored: Vec<u8>,
-    /// Those the caller named: a tenant, an account. The same key with another of these is another intent.
+    /// Those the caller named: a tenant, an account. The same key with another value of these is a mismatch.
     pub(super) identity: Vec<u8>,
     pub(super) given_again: Option<HeaderName>,
 }
 
 impl HeaderRules {
-    /// `Err` names a header of which nobody said what becomes of it. Left out in silence it could be what the
-    /// server tells tenants apart by, and a resumed intent would be somebody else's.
+    /// `Err`: a header without a rule. If it were silently dropped, it could be the one by which the server
+    /// distinguishes tenants, and a resumed intent would be another tenant's.
     pub(super) fn sort(&self, headers: &HeaderMap) -> Result<Sorted, HeaderName> {
         let mut sorted = Sorted::default();
         for (name, value) in headers {
@@ -74,7 +74,7 @@ impl HeaderRules {
 }
 
 fn line(lines: &mut Vec<u8>, name: &HeaderName, value: &[u8]) {
-    // A value has no line breaks, so lines are enough.
+    // A value has no line breaks, so one line per header is enough.
     for part in [name.as_str().as_bytes(), b": ", value, b"\n"] {
         lines.extend_from_slice(part);
     }
@@ -90,7 +90,7 @@ pub(super) fn lines(headers: &[(String, Bytes)]) -> Vec<u8> {
     lines
 }
 
-/// The headers of lines; `None` if they are none of ours.
+/// Parses lines into headers; `None` if semel did not write them.
 pub(super) fn read(lines: &[u8]) -> Option<Vec<(String, Bytes)>> {
     let mut headers = Vec::new();
     for line in lines.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
@@ -147,13 +147,13 @@ mod tests {
     }
 
     #[test]
-    fn a_header_nobody_spoke_of_is_refused() {
+    fn a_header_without_a_rule_is_refused() {
         let unknown = rules().sort(&headers(&[("x-account", b"7")])).unwrap_err();
         assert_eq!(unknown, "x-account");
     }
 
     #[test]
-    fn whoever_asks_for_it_has_a_secret_stored() {
+    fn a_secret_is_stored_if_that_is_configured() {
         let rules = HeaderRules { stored: vec![header::AUTHORIZATION], ..rules() };
         let sorted = rules.sort(&headers(&[("authorization", b"Bearer x")])).unwrap();
         assert_eq!(sorted.stored, b"authorization: Bearer x\n");

@@ -1,7 +1,7 @@
-//! Intents that survive a restart: written down before they are sent.
+//! Intents that survive a restart: written to a journal before they are sent.
 //!
 //! ```text
-//!  send ──▶ written down (flushed) ──▶ attempts ──▶ answer written down ──▶ answer
+//!  send ──▶ journaled (flushed) ──▶ attempts ──▶ answer journaled ──▶ answer
 //!                 ╰── killed anywhere from here on ──▶ resume: the same request, the same key
 //! ```
 //!
@@ -17,7 +17,7 @@
 //!     .open("intents.db")
 //!     .await?;
 //!
-//! // After every start, and every now and then: what an earlier run did not finish.
+//! // After every start, and periodically: what an earlier run did not finish.
 //! for resumed in client.resume(100).await?.ended {
 //!     println!("{resumed:?}");
 //! }
@@ -30,16 +30,16 @@
 //! ```
 //!
 //! - **One journal, one key, one intent.** The same key with another request is refused before anything is sent;
-//!   with the same request it goes on, or gets the answer that is already there.
-//! - **Several processes** on one machine may share a file: whoever sends an intent has it claimed. A claim of a
-//!   process that died is free when its lease runs out. Even a claim that is lost while sending does no harm: both
-//!   send the same key.
-//! - **Secrets stay out.** `Authorization`, `Cookie` and `Proxy-Authorization` are not written down but asked for
-//!   when an intent is resumed. URIs and bodies are written down as they are; the file is made for its owner only.
-//! - **Nothing is sent again beyond the server's retention.** Such an intent is reported and kept for a person. A clock of this
-//!   machine that is set back makes no intent younger; where it cannot be known how old they are, none is sent again.
-//! - **Once written down, it is going to be sent**: by this call or by a later [`resume`](DurableClient::resume),
-//!   also if the caller was told `NotSent` or stopped waiting. [`forget`](DurableClient::forget) takes it back.
+//!   with the same request it continues, or gets the stored answer.
+//! - **Several processes** on one machine may share a file: a sender claims its intent. The claim of a process that
+//!   died is free when its lease expires. Even a claim that is lost while sending does no harm: both send the same
+//!   key.
+//! - **Secrets stay out.** `Authorization`, `Cookie` and `Proxy-Authorization` are not stored but requested again
+//!   when an intent is resumed. URIs and bodies are stored as they are; only the owner of the file can read it.
+//! - **Nothing is sent beyond the server's retention.** Such an intent is reported and kept for a person. Setting this
+//!   machine's clock back makes no intent younger; if their age cannot be known, none is sent again.
+//! - **Once in the journal, it will be sent**: by this call or by a later [`resume`](DurableClient::resume), even if
+//!   the caller got `NotSent` or stopped waiting. [`forget`](DurableClient::forget) removes it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -49,7 +49,7 @@ use http::header::HeaderName;
 use http::{HeaderMap, Uri};
 
 use self::headers::HeaderRules;
-use self::journal::{Journal, Place, span};
+use self::journal::{Journal, JournalLimits, span};
 use super::error::{ClientError, InvalidRequest};
 use super::service::IdempotentClient;
 use crate::intent::key::Key;
@@ -70,30 +70,29 @@ pub use send::{FromJournal, Unrecorded};
 
 type Credentials = Arc<dyn Fn(&Uri, &mut HeaderMap) + Send + Sync>;
 
-/// An [`IdempotentClient`] that writes every intent down first. Cheap to clone. See the [module](self).
+/// An [`IdempotentClient`] that writes every intent to a journal first. Cheap to clone. See the [module](self).
 #[derive(Clone)]
 pub struct DurableClient<S> {
     client: IdempotentClient<S>,
     journal: Journal,
     rules: Arc<HeaderRules>,
     credentials: Option<Credentials>,
-    place: Place,
+    limits: JournalLimits,
 }
 
 impl<S> DurableClient<S> {
-    /// Settings first.
+    /// Starts from a client.
     pub fn builder(client: IdempotentClient<S>) -> DurableBuilder<S> {
         DurableBuilder::new(client)
     }
 
-    /// The oldest intents without an answer, at most `limit`: those to be resumed, and those that wait for a
-    /// person.
+    /// The oldest intents without an answer, at most `limit`: those to resume, and those that wait for a person.
     pub async fn unfinished(&self, limit: u32) -> Result<Vec<Unfinished>, StoreError> {
         let listed = self.journal.unfinished(limit).await?;
         let moment = |ms| UNIX_EPOCH + span(ms);
         let unfinished = listed.into_iter().filter_map(|listed| {
             Some(Unfinished {
-                // A key that is none was not written by us; `resume` holds such a row and says so.
+                // An invalid key was not written by semel; `resume` reports such a row as unreadable.
                 key: Key::new(listed.key).ok()?,
                 state: listed.state,
                 created: moment(listed.created_ms),
@@ -108,8 +107,8 @@ impl<S> DurableClient<S> {
         Ok(unfinished.collect())
     }
 
-    /// Takes an intent out of the journal: it is not sent any more, and its answer is not kept. `false` where it
-    /// is not there, or is just being sent. What was sent before may have taken effect.
+    /// Removes an intent from the journal: it is not sent again, and its answer is not kept. `false` if it is not
+    /// there, or is being sent now. What was sent before may have taken effect.
     pub async fn forget(&self, key: &Key) -> Result<bool, StoreError> {
         self.journal.forget(key).await
     }
@@ -127,17 +126,17 @@ impl<S> fmt::Debug for DurableClient<S> {
 pub struct Unfinished {
     /// Its key.
     pub key: Key,
-    /// Whether it is going to be resumed, or waits for a person.
+    /// Whether it will be resumed, or waits for a person.
     pub state: JournalState,
-    /// When it was written down.
+    /// When it was written to the journal.
     pub created: SystemTime,
     /// It is not sent after this.
     pub until: SystemTime,
-    /// How often it was sent, as far as that was written down.
+    /// How often it was sent, as far as that was recorded.
     pub attempts: u32,
-    /// Somebody is sending it now.
+    /// A call or a process is sending it now.
     pub claimed: bool,
-    /// What the last round of attempts ended in.
+    /// Why the last round of attempts ended.
     pub why: Option<String>,
     /// The request's method.
     pub method: String,
@@ -149,35 +148,39 @@ pub struct Unfinished {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DurableError {
-    /// The request cannot be sent as it is. It was not written down.
+    /// The request cannot be sent as it is. It is not in the journal.
     #[error("nothing was sent: {0}")]
     Invalid(#[source] InvalidRequest),
-    /// Nobody said what becomes of this header. It was not written down.
+    /// No rule says whether this header may be stored. The request is not in the journal.
     #[error(
-        "nothing was sent: whether the header {0} is to be written down is not known; name it in `store_headers`, or in `give_again` if it is a secret"
+        "nothing was sent: no rule says whether to store the header {0}; name it in `store_headers`, or in \
+         `give_again` if it is a secret"
     )]
     Header(HeaderName),
-    /// The request carries what must not be written down, and there would be nobody to give it again.
+    /// The request has a secret that must not be stored, and nothing could supply it on resume.
     #[error(
-        "nothing was sent: the header {0} is not written down; say with `with_credentials` where it comes from when the intent is resumed"
+        "nothing was sent: the header {0} is a secret and is not stored; set `with_credentials` to supply it when \
+         the intent is resumed"
     )]
     NoCredentials(HeaderName),
-    /// A password in the URI would be written down.
-    #[error("nothing was sent: the URI has to be absolute and without user and password")]
+    /// A password in the URI would be stored.
+    #[error("nothing was sent: the URI must be absolute and without user and password")]
     Uri,
-    /// The key is in the journal, for another request. Nothing was sent.
-    #[error("nothing was sent: the journal has this key for another request; a key stands for one request")]
+    /// The journal has the key for another request. Nothing was sent.
+    #[error(
+        "nothing was sent: the journal has this key for another request; use a new key for a new request"
+    )]
     Mismatch,
     /// Another call or another process is sending it.
-    #[error("it is just being sent by somebody else; ask again after {lease_left:?}")]
+    #[error("another call or process is sending this intent; retry after {lease_left:?}")]
     Elsewhere {
-        /// When its claim runs out at the latest, unless it is renewed.
+        /// When its lease expires at the latest, unless it is renewed.
         lease_left: Duration,
     },
     /// It has been in the journal for so long that the server may have forgotten it. It was not sent again.
     #[error("it was not sent again: the server may have forgotten the key; find out whether it took effect")]
     Expired,
-    /// As many intents without an answer as the journal takes. Nothing was sent.
+    /// The journal's limit of intents without an answer is reached. Nothing was sent.
     #[error(
         "nothing was sent: the journal has {intents_max} intents without an answer; resume or forget some"
     )]

@@ -1,4 +1,4 @@
-//! After a restart: what an earlier run did not finish.
+//! After a restart: sends what an earlier run did not finish.
 
 use std::fmt;
 
@@ -18,43 +18,43 @@ use crate::http::client::prepare::{Judged, Prepared, write_key};
 use crate::intent::key::Key;
 use crate::store::StoreError;
 
-/// What came of a [`DurableClient::resume`].
+/// The result of [`DurableClient::resume`].
 #[non_exhaustive]
 pub struct Resume<R: Body> {
-    /// Each intent that was taken up, oldest first.
+    /// Each resumed intent, oldest first.
     pub ended: Vec<Resumed<R>>,
-    /// As many were taken up as were asked for; there may be more.
+    /// The limit was reached; there may be more.
     pub more: bool,
 }
 
-/// One intent that was taken up.
+/// One resumed intent.
 #[non_exhaustive]
 pub struct Resumed<R: Body> {
     /// Its key, as it is in the journal. Not for logs.
     pub key: String,
-    /// What came of it.
+    /// Its result.
     pub end: End<R>,
 }
 
-/// What came of one intent.
+/// The result of one intent.
 #[non_exhaustive]
 pub enum End<R: Body> {
     /// There is an answer, and it is in the journal.
     Answered(Box<Response<BufferedBody<R>>>),
-    /// Still none. It stays in the journal: to be resumed, or for a person where retrying does not help.
+    /// Still no answer. It stays in the journal: to be resumed, or for a person if a retry does not help.
     NoAnswer(ClientError),
     /// It was not sent: the server may have forgotten the key. It may have taken effect; it waits for a person.
     Expired,
-    /// What is in the journal is no request of ours. It was not sent; it waits for a person.
+    /// The row in the journal is not a valid request. It was not sent; it waits for a person.
     Unreadable,
 }
 
 impl<S> DurableClient<S> {
-    /// Sends what was written down and has no answer, oldest first, one after the other, at most `limit` of them.
+    /// Sends the intents in the journal that have no answer, oldest first, one after the other, at most `limit`.
     ///
-    /// Each gets the policy's budget, counted anew; none is sent beyond the server's retention as counted from when
-    /// it was written down. What another call or process is sending is left to it. An error of the journal ends it
-    /// early; what was claimed meanwhile is free when its lease runs out.
+    /// Each gets a new retry budget; none is sent beyond the server's retention, counted from when it was written to
+    /// the journal. Intents that another call or process is sending are skipped. An error of the journal ends it
+    /// early; a claimed intent is free when its lease expires.
     pub async fn resume<R>(&self, limit: usize) -> Result<Resume<R>, StoreError>
     where
         S: Service<Request<Full<Bytes>>, Response = Response<R>> + Clone,
@@ -65,7 +65,7 @@ impl<S> DurableClient<S> {
         let (mut ended, mut behind) = (Vec::new(), i64::MIN);
         while ended.len() < limit {
             let (owner, judged) = (new_owner(), self.client.judged_now());
-            let Some(claimed) = self.journal.claim_next(behind, owner, self.place.lease).await? else {
+            let Some(claimed) = self.journal.claim_next(behind, owner, self.limits.lease).await? else {
                 return Ok(Resume { ended, more: false });
             };
             behind = claimed.seq;
@@ -78,7 +78,7 @@ impl<S> DurableClient<S> {
                     Err(error) => End::NoAnswer(error),
                 }
             } else {
-                let why = "what is written down is not a request".to_owned();
+                let why = "the row in the journal is not a valid request".to_owned();
                 self.journal.leave(&key, owner, JournalState::Held, 0, why).await?;
                 End::Unreadable
             };
@@ -87,7 +87,7 @@ impl<S> DurableClient<S> {
         Ok(Resume { ended, more: true })
     }
 
-    /// The request of a row, with its secrets put back; `None` if the row is not one of ours.
+    /// The request of a row, with its secrets supplied again; `None` if the row is not a valid request.
     fn prepared(&self, claimed: Claimed, judged: Judged) -> Option<Prepared> {
         let key = Key::new(claimed.key).ok()?;
         let mut request = Request::new(());
@@ -98,7 +98,7 @@ impl<S> DurableClient<S> {
         if let Some(credentials) = &self.credentials {
             credentials(&head.uri, &mut head.headers);
         }
-        // As it was spelled then; if the row has no such header (its name was changed since), anew.
+        // The stored header, spelled as before; written again if the row has none (the header's name has changed).
         if !head.headers.contains_key(&self.rules.key) {
             write_key(&mut head.headers, &self.rules.key, &key).ok()?;
         }

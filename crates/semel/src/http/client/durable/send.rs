@@ -1,4 +1,4 @@
-//! Written down, sent, and the answer written down.
+//! Writes an intent to the journal, sends it, and writes the answer to the journal.
 
 use std::convert::Infallible;
 
@@ -16,22 +16,22 @@ use crate::http::body::BufferedBody;
 use crate::http::client::decide::Why;
 use crate::http::client::error::{Attempts, BoxError, ClientError};
 use crate::http::client::prepare::Prepared;
-use crate::http::headers::{IDEMPOTENCY_BODY, IDEMPOTENCY_REPLAYED, give_again, kept};
+use crate::http::headers::{IDEMPOTENCY_BODY, IDEMPOTENCY_REPLAYED, kept, restore};
 
-/// An extension of a response: it comes from the journal, nothing was sent.
+/// An extension of a response: it comes from the journal, and nothing was sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FromJournal;
 
-/// An extension of a response: it is the true answer, but the journal could not take it. The intent will be
+/// An extension of a response: it is the correct answer, but could not be written to the journal. The intent will be
 /// resumed once more, and the server's replay is the same answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Unrecorded;
 
 impl<S> DurableClient<S> {
-    /// Writes the intent down, sends it until there is an answer, and writes that down.
+    /// Writes the intent to the journal, sends it until there is an answer, and stores the answer.
     ///
-    /// When the first byte is sent the intent is on the disk. With a key that is in the journal already, the same
-    /// request goes on where it was left, or gets the kept answer ([`FromJournal`]).
+    /// When the first byte is sent the intent is on disk. If the key is already in the journal, the same request
+    /// continues where it was left, or gets the stored answer ([`FromJournal`]).
     pub async fn send<B, R>(&self, request: Request<B>) -> Result<Response<BufferedBody<R>>, DurableError>
     where
         B: Body<Data = Bytes>,
@@ -43,7 +43,7 @@ impl<S> DurableClient<S> {
         let mut prepared = self.client.prepare(request).await.map_err(DurableError::Invalid)?;
         let owner = new_owner();
         let written = self.written(&prepared)?;
-        match self.journal.begin(written, owner, self.place).await? {
+        match self.journal.begin(written, owner, self.limits).await? {
             Begun::New => {}
             Begun::Again { sendable } => {
                 prepared.sent_before = true;
@@ -53,7 +53,7 @@ impl<S> DurableClient<S> {
             Begun::Mismatch => return Err(DurableError::Mismatch),
             Begun::Elsewhere { lease_left } => return Err(DurableError::Elsewhere { lease_left }),
             Begun::Expired => return Err(DurableError::Expired),
-            Begun::Full => return Err(DurableError::Full { intents_max: self.place.unfinished_max }),
+            Begun::Full => return Err(DurableError::Full { intents_max: self.limits.unfinished_max }),
         }
         Ok(self.carry_out(&prepared, owner).await?)
     }
@@ -79,7 +79,7 @@ impl<S> DurableClient<S> {
         })
     }
 
-    /// Sends what is written down and claimed.
+    /// Sends an intent that is in the journal and claimed.
     pub(super) async fn carry_out<R>(
         &self,
         prepared: &Prepared,
@@ -91,7 +91,7 @@ impl<S> DurableClient<S> {
         R: Body<Data = Bytes>,
         R::Error: Into<BoxError>,
     {
-        // In this future, not in a task: whoever stops waiting stops renewing, and another one may go on.
+        // In this future, not in a task: a caller that stops waiting stops renewing, and another one may continue.
         let mut answered = tokio::select! {
             biased;
             answered = Box::pin(self.client.send_prepared(prepared)) => answered,
@@ -115,8 +115,12 @@ impl<S> DurableClient<S> {
             }
         };
         if let Err(error) = recorded {
-            // The claim runs out by itself, and the server's replay tells the same again.
-            tracing::warn!(key = %prepared.key.short_hash(), %error, "what came of an intent could not be written down");
+            // The lease expires by itself, and the server's replay gives the same answer.
+            tracing::warn!(
+                key = %prepared.key.short_hash(),
+                %error,
+                "the result of an intent could not be written to the journal; resume will send it again"
+            );
             if let Ok(response) = &mut answered {
                 response.extensions_mut().insert(Unrecorded);
             }
@@ -126,9 +130,9 @@ impl<S> DurableClient<S> {
 
     async fn keep_claim(&self, prepared: &Prepared, owner: Owner) -> Infallible {
         loop {
-            tokio::time::sleep(self.place.lease / 3).await;
-            if let Err(error) = self.journal.renew(&prepared.key, owner, self.place.lease).await {
-                tracing::debug!(key = %prepared.key.short_hash(), %error, "a claim could not be renewed");
+            tokio::time::sleep(self.limits.lease / 3).await;
+            if let Err(error) = self.journal.renew(&prepared.key, owner, self.limits.lease).await {
+                tracing::debug!(key = %prepared.key.short_hash(), %error, "an intent's lease could not be renewed");
             }
         }
     }
@@ -138,12 +142,13 @@ pub(super) fn new_owner() -> Owner {
     uuid::Uuid::now_v7().into_bytes()
 }
 
-/// Not an answer to what was asked for. Only the first of all attempts can end here: later ones are in doubt.
+/// An answer about the caller, not about the intent. Only the first of all attempts can end here: later ones are in
+/// doubt.
 fn is_about_the_caller(status: StatusCode) -> bool {
     matches!(status.as_u16(), 401 | 403 | 407 | 413 | 431)
 }
 
-/// Whether resuming may bring an answer.
+/// Whether a resume may bring an answer.
 fn state_after(why: Why) -> JournalState {
     match why {
         Why::Attempts | Why::Time | Why::Retention | Why::Answered => JournalState::Open,
@@ -153,10 +158,10 @@ fn state_after(why: Why) -> JournalState {
 
 fn answer<R: Body<Data = Bytes>>(response: &Response<BufferedBody<R>>) -> Answer {
     let body = response.body();
-    // What comes without its body is not an answer with an empty one.
+    // A replay without its body is not an answer with an empty body.
     let not_kept = response.headers().contains_key(IDEMPOTENCY_BODY);
     let whole = !not_kept && body.size_hint().exact() == Some(body.data().len() as u64);
-    // More headers than are kept: better none of them than some.
+    // If there are more headers than may be kept, none is kept rather than some.
     let headers = kept(response.headers(), &[]).unwrap_or_default();
     Answer {
         status: response.status().as_u16(),
@@ -170,7 +175,7 @@ fn from_journal<R: Body<Data = Bytes>>(answer: Answer) -> Response<BufferedBody<
     let mut response = Response::new(BufferedBody::whole(answer.body.unwrap_or_default()));
     *response.status_mut() = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let stored = headers::read(&answer.headers).unwrap_or_default();
-    give_again(&stored, body_kept, response.headers_mut());
+    restore(&stored, body_kept, response.headers_mut());
     response.headers_mut().insert(IDEMPOTENCY_REPLAYED, HeaderValue::from_static("true"));
     if !body_kept {
         response.headers_mut().insert(IDEMPOTENCY_BODY, HeaderValue::from_static("not-kept"));

@@ -16,7 +16,7 @@ use crate::tx::script::{Port, play};
 pub(in crate::inbox::dead_letter) struct Mysql {
     dial: Dial,
     server: String,
-    /// Nobody's at the moment. Whoever takes it and does not put it back has left it in an unknown state.
+    /// The idle session. It is not put back after an error, because its state is unknown then.
     idle: Mutex<Option<Session>>,
 }
 
@@ -35,7 +35,7 @@ impl Mysql {
         F: Future<Output = Result<T, DriverError>> + Send,
     {
         let mut idle = self.idle.lock().await;
-        let not_begun = |trouble: MysqlError| trouble.explain(&self.server, Fate::NotApplied);
+        let not_begun = |error: MysqlError| error.explain(&self.server, Fate::NotApplied);
         let mut session = match idle.take() {
             Some(mut session) => {
                 session.ready().await.map_err(not_begun)?;
@@ -45,7 +45,7 @@ impl Mysql {
         };
         let begun = session.connection().begin().await;
         let mut tx = begun.map_err(|error| not_begun(error.into()))?;
-        let value = play(&mut tx, script).await.and_then(|told| told).map_err(explain)?;
+        let value = play(&mut tx, script).await.and_then(|result| result).map_err(explain)?;
         tx.commit().await.map_err(|error| MysqlError::from(error).explain(&self.server, Fate::InDoubt))?;
         *idle = Some(session);
         Ok(value)

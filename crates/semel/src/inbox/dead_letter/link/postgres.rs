@@ -14,14 +14,14 @@ use crate::tx::script::{Port, play};
 
 pub(in crate::inbox::dead_letter) struct Postgres {
     connections: Connections,
-    /// Nobody's at the moment. Whoever takes it and does not put it back has left it in an unknown state.
+    /// The idle session. It is not put back after an error, because its state is unknown then.
     idle: Mutex<Option<Session>>,
 }
 
 impl Postgres {
     pub(super) fn new(url: &str) -> Result<Self, StoreError> {
         let connections =
-            Connections::new(PostgresOptions::from_url(url)?).map_err(|trouble| trouble.not_applied())?;
+            Connections::new(PostgresOptions::from_url(url)?).map_err(|error| error.not_applied())?;
         Ok(Self { connections, idle: Mutex::default() })
     }
 
@@ -32,7 +32,7 @@ impl Postgres {
         let mut idle = self.idle.lock().await;
         let mut session = match idle.take().filter(Session::is_open) {
             Some(session) => session,
-            None => self.connections.session().await.map_err(|trouble| trouble.not_applied())?.0,
+            None => self.connections.session().await.map_err(|error| error.not_applied())?.0,
         };
         let raise = session.raise();
         let begun = session.client.transaction().await;
@@ -40,7 +40,7 @@ impl Postgres {
         if let Some(raise) = raise {
             tx.batch_execute(raise).await.map_err(|error| PostgresError::from(error).not_applied())?;
         }
-        let value = play(&mut tx, script).await.and_then(|told| told).map_err(explain)?;
+        let value = play(&mut tx, script).await.and_then(|result| result).map_err(explain)?;
         tx.commit().await.map_err(|error| PostgresError::from(error).explain())?;
         *idle = Some(session);
         Ok(value)

@@ -1,4 +1,4 @@
-//! Over `rusqlite`, on a thread of its own.
+//! Over `rusqlite`, in a thread of its own.
 
 use std::future::Future;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use crate::tx::driver::{DriverError, play_now};
 use crate::tx::migrations::sqlite_path;
 use crate::tx::script::Port;
 
-/// How long another writer is waited for.
+/// How long to wait for another writer.
 const BUSY: Duration = Duration::from_secs(5);
 
 pub(in crate::inbox::dead_letter) struct Sqlite {
@@ -40,23 +40,23 @@ impl Sqlite {
     {
         let path = self.path.clone();
         in_thread(move || {
-            let told = |fate| {
+            let explained = |fate| {
                 let path = path.clone();
                 move |error: rusqlite::Error| SqliteError::from(error).explain(&path, fate)
             };
-            // A file that is not there is an error, not an empty inbox.
+            // A missing file is an error, not an empty inbox.
             let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
             let opened = Connection::open_with_flags(&path, flags).map_err(SqliteError::from);
-            let mut connection = opened.map_err(|trouble| {
-                let missing = "cannot be opened; name the file that has the inbox";
-                let trouble = if trouble.is_cannot_open() { refused(missing.into()) } else { trouble };
-                trouble.explain(&path, Fate::NotApplied)
+            let mut connection = opened.map_err(|error| {
+                let missing = "cannot be opened; give the path of the file that has the inbox";
+                let error = if error.is_cannot_open() { refused(missing.into()) } else { error };
+                error.explain(&path, Fate::NotApplied)
             })?;
-            connection.busy_timeout(BUSY).map_err(told(Fate::NotApplied))?;
+            connection.busy_timeout(BUSY).map_err(explained(Fate::NotApplied))?;
             let tx = connection.transaction_with_behavior(TransactionBehavior::Immediate);
-            let tx = tx.map_err(told(Fate::NotApplied))?;
+            let tx = tx.map_err(explained(Fate::NotApplied))?;
             let value = play_now(&tx, script).and_then(|ended| ended).map_err(explain)?;
-            tx.commit().map_err(told(Fate::InDoubt))?;
+            tx.commit().map_err(explained(Fate::InDoubt))?;
             Ok(value)
         })
         .await

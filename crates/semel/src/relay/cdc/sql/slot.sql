@@ -1,4 +1,4 @@
--- What the server says of the slot, and what we have written down of it.
+-- The slot as the server reports it, and what the last checkpoint recorded about it.
 SELECT s.slot_name IS NOT NULL AS there, s.plugin::text, s.database = current_database() AS here, s.active_pid,
        coalesce(s.wal_status, '') AS wal_status, s.restart_lsn::text, s.confirmed_flush_lsn::text,
        pg_wal_lsn_diff(pg_current_wal_insert_lsn(), s.restart_lsn)::bigint AS held_bytes,

@@ -1,5 +1,5 @@
--- Takes all lanes, if each is nobody's, ours, or of somebody whose lease is over; with a lease of ours. All or none:
--- the log cannot be shared. The new epoch fences whoever had them.
+-- Claims all partitions (column `lane`) and a lease, if each partition has no owner, is ours, or its owner's lease has
+-- expired. All or none, because the log cannot be shared. The new epoch fences the previous owner.
 WITH free AS MATERIALIZED (
     SELECT c.lane FROM semel_outbox_cursor c
     WHERE c.owner IS NULL OR c.owner = $1::text::uuid OR NOT EXISTS (

@@ -1,4 +1,4 @@
-//! What a person asks and decides about parked events.
+//! Operator commands: list, retry and skip parked events.
 
 use std::time::{Duration, SystemTime};
 
@@ -8,13 +8,13 @@ use super::MysqlOutbox;
 use super::chunk::{EVENT, columns};
 use super::leased_session::{NOW, get};
 use crate::relay::outbox_reader::{OutboxReaderError, Parked};
-use crate::relay::poll::row::named;
+use crate::relay::poll::row::event_uuid;
 use crate::relay::poll::to_skip;
 use crate::store::mysql::literal;
 use crate::store::mysql::session::Brought;
 use crate::store::{Fate, StoreError};
 
-/// Now, and in any case another time than before: a relay that has just tried tells by it that a person was here.
+/// Now, but never the same time as before: by that a relay that just retried sees that an operator was here.
 fn at_once() -> String {
     format!("{NOW} + (COALESCE(due_at, 0) = {NOW})")
 }
@@ -22,13 +22,13 @@ fn at_once() -> String {
 impl MysqlOutbox {
     pub(super) async fn ask(&self, text: String) -> Result<Vec<Brought>, OutboxReaderError> {
         let open = self.dial.open().await;
-        let mut session = open.map_err(|trouble| trouble.explain(&self.server, Fate::NotApplied))?;
+        let mut session = open.map_err(|error| error.explain(&self.server, Fate::NotApplied))?;
         let brought = session.run(text).await;
         session.close().await;
         Ok(brought.map_err(|failed| failed.trouble.explain(&self.server, Fate::InDoubt))?)
     }
 
-    /// Parked and held events, in the order they would be published in: of one key, or of all.
+    /// Parked and held events, of one key or of all, in the order in which they would be published.
     pub async fn parked(
         &self,
         key: Option<&str>,
@@ -55,7 +55,7 @@ impl MysqlOutbox {
         Ok(parked.collect::<Result<_, StoreError>>()?)
     }
 
-    /// Has a parked key tried again now, or with `None` all of them. Tells how many.
+    /// Retries a parked key now, or all of them with `None`. Returns the number of keys.
     pub async fn retry(&self, key: Option<&str>) -> Result<u64, OutboxReaderError> {
         let of = key
             .map_or_else(String::new, |key| format!("WHERE hash = UNHEX(SHA2({}, 256))", literal::text(key)));
@@ -63,7 +63,7 @@ impl MysqlOutbox {
         Ok(self.ask(text).await?.pop().unwrap_or_default().matched)
     }
 
-    /// Parked events of this id, with their numbers and topics. An id that is no UUID stands for one.
+    /// Number and topic of the parked events with this id. A stored id that is not a UUID is hashed into one.
     async fn of_id(&self, id: Uuid) -> Result<Vec<(i64, String)>, OutboxReaderError> {
         let text = format!(
             "SELECT n, CONVERT(topic USING utf8mb4), CONVERT(id USING utf8mb4) FROM semel_outbox_parked
@@ -74,22 +74,22 @@ impl MysqlOutbox {
         let mut found = Vec::new();
         for row in &rows {
             let (n, topic, text): (i64, String, String) = (get(row, 0)?, get(row, 1)?, get(row, 2)?);
-            if named(&text) == id {
+            if event_uuid(&text) == id {
                 found.push((n, topic));
             }
         }
         Ok(found)
     }
 
-    /// Gives a parked event up for ever; what is behind it in its key goes on. `false`: it is not parked.
+    /// Skips a parked event for good, so that the events behind it in its key continue. `false`: it is not parked.
     ///
     /// # Errors
-    /// Also where events with this id are parked on several topics: see [`skip_on`](Self::skip_on).
+    /// Also if events with this id are parked on several topics: see [`skip_on`](Self::skip_on).
     pub async fn skip(&self, id: Uuid) -> Result<bool, OutboxReaderError> {
         self.give_up(id, None).await
     }
 
-    /// As [`skip`](Self::skip), for the event with this id on this topic.
+    /// Like [`skip`](Self::skip), for the event with this id on this topic.
     pub async fn skip_on(&self, id: Uuid, topic: &str) -> Result<bool, OutboxReaderError> {
         self.give_up(id, Some(topic)).await
     }

@@ -1,32 +1,32 @@
-//! The events of a batch: found, written down, read, done.
+//! A chunk of events: found, recorded, read, acked.
 
 use sqlx::mysql::MySqlRow;
 
 use super::leased_session::{LeasedSession, NOW, PartitionCursor, get};
 use crate::relay::outbox_reader::{OutboxReaderError, Pending};
 use crate::relay::poll::parking::ParkedRows;
-use crate::relay::poll::row::{Columns, named};
+use crate::relay::poll::row::{Columns, event_uuid};
 use crate::store::StoreError;
 use crate::store::mysql::literal;
 
-/// What an event's order is kept by.
+/// The ordering key of an event.
 pub(super) const KEY: &str = "COALESCE(o.`key`, o.aggregate_id, o.id)";
 
-/// The event, in the first twelve columns. Converted, because the driver takes text in a binary collation for bytes.
+/// The event, in twelve columns. Converted, because the driver reads text in a binary collation as bytes.
 pub(super) const EVENT: &str = "CONVERT(o.id USING utf8mb4), CONVERT(o.topic USING utf8mb4), \
     CONVERT(o.type USING utf8mb4), CONVERT(o.`key` USING utf8mb4), CONVERT(o.aggregate_type USING utf8mb4), \
     CONVERT(o.aggregate_id USING utf8mb4), CONVERT(o.content_type USING utf8mb4), \
     CONVERT(o.headers USING utf8mb4), CONVERT(o.idempotency_key USING utf8mb4), \
     CONVERT(o.trace_parent USING utf8mb4), o.intent, o.payload";
 
-/// Parts and how far, with each event its part and number, and the events.
+/// Cursors, partition (column `part`) and number of each event, and the events.
 pub(super) type Chunk = (Vec<PartitionCursor>, Vec<(i16, i64)>, Vec<Pending>);
 
 impl LeasedSession {
-    /// The chunk that is written down, or the next one, which then is.
+    /// The recorded chunk, or the next one, recorded first.
     pub(super) async fn chunk(&mut self) -> Result<Option<Chunk>, OutboxReaderError> {
         let mut recorded: Vec<PartitionCursor> =
-            self.places.iter().copied().filter(|place| place.recorded.is_some()).collect();
+            self.cursors.iter().copied().filter(|cursor| cursor.recorded.is_some()).collect();
         if recorded.is_empty() {
             recorded = self.find().await?;
             if recorded.is_empty() {
@@ -34,30 +34,32 @@ impl LeasedSession {
             }
             let cases: Vec<String> = recorded
                 .iter()
-                .map(|place| format!("WHEN {} THEN {}", place.part, place.recorded.unwrap_or(place.after)))
+                .map(|cursor| {
+                    format!("WHEN {} THEN {}", cursor.part, cursor.recorded.unwrap_or(cursor.after))
+                })
                 .collect();
-            let cursor = format!("until_n = CASE part {} END", cases.join(" "));
-            self.fenced(&recorded, &cursor, &[]).await?;
-            for place in &mut self.places {
-                if let Some(found) = recorded.iter().find(|found| found.part == place.part) {
-                    place.recorded = found.recorded;
+            let set = format!("until_n = CASE part {} END", cases.join(" "));
+            self.fenced(&recorded, &set, &[]).await?;
+            for cursor in &mut self.cursors {
+                if let Some(found) = recorded.iter().find(|found| found.part == cursor.part) {
+                    cursor.recorded = found.recorded;
                 }
             }
         }
         let selects: Vec<String> = recorded
             .iter()
-            .map(|place| {
+            .map(|cursor| {
                 format!(
                     "(SELECT {EVENT}, o.part, o.n, EXISTS (SELECT 1 FROM semel_outbox_parked_key p
                           WHERE p.hash = UNHEX(SHA2({KEY}, 256)))
                       FROM semel_outbox o WHERE o.part = {} AND o.n > {} AND o.n <= {} ORDER BY o.n)",
-                    place.part,
-                    place.after,
-                    place.recorded.unwrap_or(place.after)
+                    cursor.part,
+                    cursor.after,
+                    cursor.recorded.unwrap_or(cursor.after)
                 )
             })
             .collect();
-        // Apart, because a union need not keep the order of its parts.
+        // Separate, because a UNION need not keep the order of its SELECTs.
         let (mut numbers, mut events) = (Vec::new(), Vec::new());
         for row in &self.rows(&selects.join("; ")).await? {
             numbers.push((get(row, 12)?, get(row, 13)?));
@@ -67,34 +69,34 @@ impl LeasedSession {
         Ok(Some((recorded, numbers, events)))
     }
 
-    /// How far the next chunk goes in each part, by the sizes alone.
+    /// How far the next chunk goes in each partition, by the sizes alone.
     async fn find(&mut self) -> Result<Vec<PartitionCursor>, OutboxReaderError> {
-        let count = self.places.len();
+        let count = self.cursors.len();
         if count == 0 {
             return Ok(Vec::new());
         }
         let bounds = self.outbox.bounds;
         let most = (bounds.events_max / count * 2).clamp(1, bounds.events_max);
-        self.turn = (self.turn + 1) % count;
-        let mut places = self.places.clone();
-        places.rotate_left(self.turn);
-        let looks: Vec<String> = places
+        self.first_partition = (self.first_partition + 1) % count;
+        let mut cursors = self.cursors.clone();
+        cursors.rotate_left(self.first_partition);
+        let selects: Vec<String> = cursors
             .iter()
-            .map(|place| {
+            .map(|cursor| {
                 format!(
                     "(SELECT part, n, LENGTH(payload) FROM semel_outbox WHERE part = {} AND n > {}
                       ORDER BY n LIMIT {most})",
-                    place.part, place.after
+                    cursor.part, cursor.after
                 )
             })
             .collect();
         let mut sizes: Vec<(i16, i64, i64)> = Vec::new();
-        for row in &self.rows(&looks.join(" UNION ALL ")).await? {
+        for row in &self.rows(&selects.join(" UNION ALL ")).await? {
             sizes.push((get(row, 0)?, get(row, 1)?, get(row, 2)?));
         }
         let (mut events, mut bytes) = (0, 0);
-        for place in &mut places {
-            let mut of_part: Vec<_> = sizes.iter().filter(|(part, ..)| *part == place.part).collect();
+        for cursor in &mut cursors {
+            let mut of_part: Vec<_> = sizes.iter().filter(|(part, ..)| *part == cursor.part).collect();
             of_part.sort_unstable();
             for (_, n, size) in of_part {
                 if events >= bounds.events_max || bytes >= bounds.bytes_max {
@@ -102,30 +104,30 @@ impl LeasedSession {
                 }
                 events += 1;
                 bytes += usize::try_from(*size).unwrap_or(0);
-                place.recorded = Some(*n);
+                cursor.recorded = Some(*n);
             }
         }
-        places.retain(|place| place.recorded.is_some());
-        Ok(places)
+        cursors.retain(|cursor| cursor.recorded.is_some());
+        Ok(cursors)
     }
 
-    /// The chunk is published, but for what is set aside: places in `numbers`.
+    /// Acks the chunk, and parks the rest. `parked.seqs` are indices into `numbers`.
     pub(super) async fn advance(
         &mut self,
-        places: &[PartitionCursor],
+        cursors: &[PartitionCursor],
         numbers: &[(i16, i64)],
-        aside: &ParkedRows,
+        parked: &ParkedRows,
     ) -> Result<(), OutboxReaderError> {
         let mut also = Vec::new();
-        for (at, index) in aside.seqs.iter().enumerate() {
+        for (at, index) in parked.seqs.iter().enumerate() {
             let Some((part, n)) = usize::try_from(*index).ok().and_then(|index| numbers.get(index)) else {
                 continue;
             };
             let flag = |flags: &[bool]| flags.get(at).copied().unwrap_or(false);
-            let error = aside.errors.get(at).cloned().flatten();
-            let Some(key) = aside.keys.get(at).map(|key| literal::text(key)) else { continue };
+            let error = parked.errors.get(at).cloned().flatten();
+            let Some(key) = parked.keys.get(at).map(|key| literal::text(key)) else { continue };
             if error.is_some() {
-                let due = if flag(&aside.for_good) {
+                let due = if flag(&parked.for_good) {
                     "NULL".to_owned()
                 } else {
                     format!("{NOW} + {}", self.outbox.retry.as_millis())
@@ -147,12 +149,12 @@ impl LeasedSession {
                  FROM semel_outbox o WHERE o.part = {part} AND o.n = {n}"
             ));
         }
-        // Set from left to right.
-        self.fenced(places, "after_n = COALESCE(until_n, after_n), until_n = NULL", &also).await?;
-        for place in &mut self.places {
-            if let Some(done) = places.iter().find(|done| done.part == place.part) {
-                place.after = done.recorded.unwrap_or(place.after);
-                place.recorded = None;
+        // MySQL assigns from left to right.
+        self.fenced(cursors, "after_n = COALESCE(until_n, after_n), until_n = NULL", &also).await?;
+        for cursor in &mut self.cursors {
+            if let Some(done) = cursors.iter().find(|done| done.part == cursor.part) {
+                cursor.after = done.recorded.unwrap_or(cursor.after);
+                cursor.recorded = None;
             }
         }
         Ok(())
@@ -162,7 +164,7 @@ impl LeasedSession {
 pub(super) fn columns(row: &MySqlRow) -> Result<Columns, StoreError> {
     let id: String = get(row, 0)?;
     Ok(Columns {
-        id: named(&id),
+        id: event_uuid(&id),
         topic: get(row, 1)?,
         kind: get(row, 2)?,
         key: get(row, 3)?,

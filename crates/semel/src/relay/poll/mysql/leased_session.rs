@@ -1,4 +1,4 @@
-//! A connection of a source: its lease, and the parts that are its own.
+//! A reader's connection, its lease, and the partitions (column `part`) it owns: heartbeat, rebalance, release, prune.
 
 use std::time::{Duration, Instant};
 
@@ -7,19 +7,20 @@ use sqlx::{Decode, MySql, Row, Type};
 
 use super::MysqlOutbox;
 use crate::relay::outbox_reader::{Lag, OutboxLineage, OutboxReaderError, Pruned, Rebase};
-use crate::relay::poll::{LANES, ahead, known_version, no_outbox, share};
+use crate::relay::poll::{LANES, cursor_ahead, known_version, no_outbox, share};
 use crate::store::mysql::literal;
 use crate::store::mysql::session::{Brought, Session};
 use crate::store::{ErrorKind, Fate, StoreError};
 
 /// The server's clock in ms.
 pub(super) const NOW: &str = "CAST(UNIX_TIMESTAMP(SYSDATE(3)) * 1000 AS SIGNED)";
-const BITE: u64 = 1_000;
-const BITES_MAX: u32 = 20;
+/// Retention: rows deleted by one statement, and statements per partition.
+const CHUNK_ROWS: u64 = 1_000;
+const CHUNKS_MAX: u32 = 20;
 const COUNT_MAX: u64 = 10_000;
 const NO_SUCH_TABLE: u16 = 1146;
 
-/// Whose tables these are, what the cursors say of that, and whether this is a place to write.
+/// Lineage of tables and cursors, read-only or not, version, and how many cursors are ahead of their counter.
 const START: &str =
     "SELECT CONVERT(m.lineage USING utf8mb4), CONVERT(c.lineage USING utf8mb4), @@global.read_only,
      CAST(m.version AS SIGNED),
@@ -28,7 +29,7 @@ const START: &str =
      FROM semel_outbox_meta m LEFT JOIN semel_outbox_cursor c ON c.lineage IS NOT NULL
      GROUP BY m.lineage, c.lineage, m.version";
 
-/// How far a part has come.
+/// The cursor of one partition.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct PartitionCursor {
     pub(super) part: i16,
@@ -42,35 +43,34 @@ pub(super) struct LeasedSession {
     pub(super) outbox: MysqlOutbox,
     me: String,
     pub(super) lineage: String,
-    pub(super) places: Vec<PartitionCursor>,
-    pub(super) ours_until: Instant,
-    pub(super) beat_at: Instant,
+    pub(super) cursors: Vec<PartitionCursor>,
+    pub(super) lease_safe_until: Instant,
+    pub(super) heartbeat_at: Instant,
     others: Vec<String>,
-    /// They were heard of, and parts not shared out since. By whomever: a relay that is always busy hears of others while
-    /// a batch is on its way.
-    pub(super) heard: bool,
-    /// Which part comes first, so that none is always last.
-    pub(super) turn: usize,
+    /// `others` was read since the last rebalance. A busy relay reads it while a batch is in flight.
+    pub(super) rebalance_due: bool,
+    /// Which partition is read first, so that none is always last.
+    pub(super) first_partition: usize,
 }
 
 impl LeasedSession {
     pub(super) async fn open(outbox: &MysqlOutbox, me: &str) -> Result<Self, OutboxReaderError> {
         let session =
-            outbox.dial.open().await.map_err(|trouble| trouble.explain(&outbox.server, Fate::NotApplied))?;
+            outbox.dial.open().await.map_err(|error| error.explain(&outbox.server, Fate::NotApplied))?;
         let now = Instant::now();
-        let mut link = Self {
+        let mut leased = Self {
             session,
             outbox: outbox.clone(),
             me: me.to_owned(),
             lineage: String::new(),
-            places: Vec::new(),
-            ours_until: now,
-            beat_at: now,
+            cursors: Vec::new(),
+            lease_safe_until: now,
+            heartbeat_at: now,
             others: Vec::new(),
-            heard: false,
-            turn: 0,
+            rebalance_due: false,
+            first_partition: 0,
         };
-        let asked = link.session.run(START.to_owned()).await;
+        let asked = leased.session.run(START.to_owned()).await;
         let brought = asked.map_err(|failed| match failed.trouble.number() {
             Some(NO_SUCH_TABLE) => no_outbox(&outbox.server),
             _ => failed.trouble.explain(&outbox.server, Fate::NotApplied),
@@ -83,20 +83,21 @@ impl LeasedSession {
                 Some(stored) if !stored.matches(&one) => {
                     return Err(OutboxReaderError::OutboxLineage { stored, found: one });
                 }
-                _ => link.lineage = found,
+                _ => leased.lineage = found,
             }
             if get::<i64>(row, 4)? != 0 {
-                return Err(ahead());
+                return Err(cursor_ahead());
             }
             if get::<i64>(row, 2)? != 0 {
-                let message = format!("{} is read-only, a replica perhaps; name the primary", outbox.server);
+                let message =
+                    format!("{} is read-only, perhaps a replica; use the URL of the primary", outbox.server);
                 return Err(StoreError::new(ErrorKind::Unavailable, Fate::NotApplied, message).into());
             }
         }
-        Ok(link)
+        Ok(leased)
     }
 
-    /// Sends statements in one packet.
+    /// Runs statements sent in one packet.
     pub(super) async fn run(&mut self, text: String) -> Result<Vec<Brought>, OutboxReaderError> {
         let failed = match self.session.run(text).await {
             Ok(brought) => return Ok(brought),
@@ -109,22 +110,22 @@ impl LeasedSession {
         Ok(self.run(text.to_owned()).await?.into_iter().flat_map(|brought| brought.rows).collect())
     }
 
-    /// Changes something under the epochs of these parts, or nothing. `cursor` is what is set in their rows.
+    /// Changes something under the epochs of these partitions. A fenced relay changes nothing. `set` is for their rows.
     pub(super) async fn fenced(
         &mut self,
-        places: &[PartitionCursor],
-        cursor: &str,
+        cursors: &[PartitionCursor],
+        set: &str,
         also: &[String],
     ) -> Result<(), OutboxReaderError> {
         let fence: Vec<String> =
-            places.iter().map(|place| format!("({},{})", place.part, place.epoch)).collect();
+            cursors.iter().map(|cursor| format!("({},{})", cursor.part, cursor.epoch)).collect();
         let fence = fence.join(",");
         let text = format!(
-            "START TRANSACTION; UPDATE semel_outbox_cursor SET {cursor} WHERE (part, epoch) IN ({fence})"
+            "START TRANSACTION; UPDATE semel_outbox_cursor SET {set} WHERE (part, epoch) IN ({fence})"
         );
         let brought = self.run(text).await?;
         let matched = brought.last().map_or(0, |brought| brought.matched);
-        if matched != places.len() as u64 {
+        if matched != cursors.len() as u64 {
             self.session.roll_back().await;
             return Err(OutboxReaderError::Fenced);
         }
@@ -133,15 +134,15 @@ impl LeasedSession {
         self.run(text).await.map(drop)
     }
 
-    /// Whether parts were ours that may be another's by now.
-    fn is_over(&self) -> bool {
-        !self.places.is_empty() && Instant::now() >= self.ours_until
+    /// Whether the lease has expired: another relay may own our partitions by now.
+    fn is_expired(&self) -> bool {
+        !self.cursors.is_empty() && Instant::now() >= self.lease_safe_until
     }
 
-    /// Renews the lease. One that is over is not renewed, and one that was over when the answer came is not believed: what
-    /// it was about may have become another's before.
+    /// Heartbeat: renews the lease. An expired lease is not renewed, and an answer after the expiry does not count:
+    /// another relay may have taken the partitions before.
     pub(super) async fn heartbeat(&mut self) -> Result<(), OutboxReaderError> {
-        if self.is_over() {
+        if self.is_expired() {
             return Err(OutboxReaderError::Fenced);
         }
         let asked = Instant::now();
@@ -158,7 +159,7 @@ impl LeasedSession {
             ms = lease.as_millis()
         );
         let mut brought = self.run(text).await?.into_iter().skip(2);
-        if self.is_over() {
+        if self.is_expired() {
             return Err(OutboxReaderError::Fenced);
         }
         let others = brought.next().unwrap_or_default().rows;
@@ -172,37 +173,38 @@ impl LeasedSession {
             return Err(OutboxReaderError::OutboxLineage { stored, found });
         }
         if is_ahead {
-            return Err(ahead());
+            return Err(cursor_ahead());
         }
-        self.heard = true;
-        self.ours_until = asked + lease * 7 / 8;
-        self.beat_at = asked + lease / 3;
+        self.rebalance_due = true;
+        self.lease_safe_until = asked + lease * 7 / 8;
+        self.heartbeat_at = asked + lease / 3;
         Ok(())
     }
 
-    /// Gives back the parts that fall to others now, and takes those that fall to us. Not while a batch is on its way.
-    pub(super) async fn balance(&mut self) -> Result<(), OutboxReaderError> {
-        self.heard = false;
-        if self.places.is_empty() {
-            // Had before a connection broke: nobody else may take them while we live.
+    /// Rebalances: releases partitions that are other relays' share now, and takes ours. Not while a batch is in
+    /// flight.
+    pub(super) async fn rebalance(&mut self) -> Result<(), OutboxReaderError> {
+        self.rebalance_due = false;
+        if self.cursors.is_empty() {
+            // Owned before a connection broke: others cannot take them while our lease is valid.
             let me = literal::text(&self.me);
             self.run(format!("UPDATE semel_outbox_cursor SET owner = NULL WHERE owner = {me}")).await?;
         }
-        let place = self.others.iter().filter(|other| **other < self.me).count();
-        let share = share(place, self.others.len() + 1);
+        let index = self.others.iter().filter(|other| **other < self.me).count();
+        let share = share(index, self.others.len() + 1);
         let (kept, extra): (Vec<PartitionCursor>, Vec<PartitionCursor>) =
-            self.places.iter().partition(|place| share.contains(&place.part));
-        for place in &extra {
+            self.cursors.iter().partition(|cursor| share.contains(&cursor.part));
+        for cursor in &extra {
             let free = format!(
                 "UPDATE semel_outbox_cursor SET owner = NULL WHERE part = {} AND epoch = {}",
-                place.part, place.epoch
+                cursor.part, cursor.epoch
             );
             self.run(free).await?;
         }
-        self.places = kept;
+        self.cursors = kept;
         let missing: Vec<String> = share
             .iter()
-            .filter(|part| !self.places.iter().any(|place| place.part == **part))
+            .filter(|part| !self.cursors.iter().any(|cursor| cursor.part == **part))
             .map(ToString::to_string)
             .collect();
         if missing.is_empty() {
@@ -217,30 +219,30 @@ impl LeasedSession {
         );
         let taken = self.run(text).await?.pop().unwrap_or_default().rows;
         if taken.len() < missing.len() {
-            // Somebody is about to give them back.
-            self.beat_at = self.beat_at.min(Instant::now() + self.outbox.lease / 10);
+            // Their owners are about to release them.
+            self.heartbeat_at = self.heartbeat_at.min(Instant::now() + self.outbox.lease / 10);
         }
         for row in &taken {
-            self.places.push(stored(row)?);
+            self.cursors.push(stored(row)?);
         }
         Ok(())
     }
 
-    /// Takes all parts or none. Who stands by has no lease: it would be counted among those who share.
+    /// Takes all partitions or none. A waiting relay holds no lease: it would be counted among those that share.
     pub(super) async fn acquire_exclusive(&mut self) -> Result<bool, OutboxReaderError> {
         let (me, lineage) = (literal::text(&self.me), literal::text(&self.lineage));
         let all = usize::from(LANES.unsigned_abs());
-        if self.places.len() == all {
+        if self.cursors.len() == all {
             return Ok(true);
         }
-        for place in std::mem::take(&mut self.places) {
+        for cursor in std::mem::take(&mut self.cursors) {
             let free = format!(
                 "UPDATE semel_outbox_cursor SET owner = NULL WHERE part = {} AND epoch = {}",
-                place.part, place.epoch
+                cursor.part, cursor.epoch
             );
             self.run(free).await?;
         }
-        if Instant::now() < self.beat_at {
+        if Instant::now() < self.heartbeat_at {
             return Ok(false);
         }
         let free = format!(
@@ -249,7 +251,7 @@ impl LeasedSession {
         );
         if self.rows(&free).await?.len() == all {
             self.heartbeat().await?;
-            // Looked at once more, now that nobody else can take one.
+            // Checked again under locks, so that no other relay can take one.
             let locked = format!("START TRANSACTION; {free} ORDER BY part FOR UPDATE");
             if self.rows(&locked).await?.len() == all {
                 let take = format!(
@@ -258,25 +260,25 @@ impl LeasedSession {
                      SELECT part, epoch, after_n, until_n FROM semel_outbox_cursor ORDER BY part; COMMIT"
                 );
                 for row in &self.rows(&take).await? {
-                    self.places.push(stored(row)?);
+                    self.cursors.push(stored(row)?);
                 }
                 return Ok(true);
             }
             self.session.roll_back().await;
             self.run(format!("DELETE FROM semel_outbox_relay WHERE id = {me}")).await?;
         }
-        self.beat_at = Instant::now() + self.outbox.lease / 10;
+        self.heartbeat_at = Instant::now() + self.outbox.lease / 10;
         Ok(false)
     }
 
-    /// Gives everything back.
+    /// Releases everything, and disconnects.
     pub(super) async fn release(mut self) -> Result<(), OutboxReaderError> {
         let me = literal::text(&self.me);
         let mut text = format!("DELETE FROM semel_outbox_relay WHERE id = {me}");
-        for place in &self.places {
+        for cursor in &self.cursors {
             text.push_str(&format!(
                 "; UPDATE semel_outbox_cursor SET owner = NULL WHERE part = {} AND epoch = {}",
-                place.part, place.epoch
+                cursor.part, cursor.epoch
             ));
         }
         self.run(text).await?;
@@ -284,24 +286,24 @@ impl LeasedSession {
         Ok(())
     }
 
-    /// What is published and old, a bite at a time and part by part.
+    /// Retention: deletes old published events in bounded batches.
     pub(super) async fn prune(&mut self, older_than: Duration) -> Result<Pruned, OutboxReaderError> {
         let mut pruned = Pruned::default();
-        for place in self.places.clone() {
-            for _ in 0..BITES_MAX {
-                let bite = format!(
+        for cursor in self.cursors.clone() {
+            for _ in 0..CHUNKS_MAX {
+                let delete = format!(
                     "DELETE FROM semel_outbox WHERE part = {} AND n <= {}
-                     AND made_at < SYSDATE(3) - INTERVAL {} * 1000 MICROSECOND ORDER BY n LIMIT {BITE}",
-                    place.part,
-                    place.after,
+                     AND made_at < SYSDATE(3) - INTERVAL {} * 1000 MICROSECOND ORDER BY n LIMIT {CHUNK_ROWS}",
+                    cursor.part,
+                    cursor.after,
                     older_than.as_millis()
                 );
-                let gone = self.run(bite).await?.pop().unwrap_or_default().matched;
+                let gone = self.run(delete).await?.pop().unwrap_or_default().matched;
                 pruned.rows += gone;
-                if Instant::now() >= self.beat_at {
+                if Instant::now() >= self.heartbeat_at {
                     self.heartbeat().await?;
                 }
-                if gone < BITE {
+                if gone < CHUNK_ROWS {
                     break;
                 }
             }
@@ -311,15 +313,15 @@ impl LeasedSession {
 
     pub(super) async fn lag(&mut self) -> Result<Lag, OutboxReaderError> {
         let mut lag = Lag {
-            lanes: u32::try_from(self.places.len()).unwrap_or(0),
-            epoch: self.places.iter().map(|place| place.epoch.unsigned_abs()).max(),
+            lanes: u32::try_from(self.cursors.len()).unwrap_or(0),
+            epoch: self.cursors.iter().map(|cursor| cursor.epoch.unsigned_abs()).max(),
             ..Lag::default()
         };
-        for place in self.places.clone() {
+        for cursor in self.cursors.clone() {
             let text = format!(
                 "SELECT COUNT(*), {NOW} - CAST(UNIX_TIMESTAMP(MIN(made_at)) * 1000 AS SIGNED) FROM (
                      SELECT made_at FROM semel_outbox WHERE part = {} AND n > {} ORDER BY n LIMIT {COUNT_MAX}) waiting",
-                place.part, place.after
+                cursor.part, cursor.after
             );
             for row in &self.rows(&text).await? {
                 let (events, oldest): (i64, Option<i64>) = (get(row, 0)?, get(row, 1)?);
@@ -346,7 +348,7 @@ fn stored(row: &MySqlRow) -> Result<PartitionCursor, StoreError> {
 }
 
 impl MysqlOutbox {
-    /// Takes these tables for the right ones from here on. Relays that run are fenced.
+    /// Accepts these tables as the right ones from now on. Running relays are fenced.
     pub async fn rebase(&self, rebase: Rebase) -> Result<(), OutboxReaderError> {
         let after = match rebase {
             Rebase::Everything => "0",
@@ -362,13 +364,12 @@ impl MysqlOutbox {
     }
 }
 
-/// A column of an answer.
 pub(super) fn get<'r, T: Decode<'r, MySql> + Type<MySql>>(
     row: &'r MySqlRow,
     at: usize,
 ) -> Result<T, StoreError> {
     row.try_get(at).map_err(|error| {
-        let message = "an answer about semel_outbox makes no sense; look at its tables";
+        let message = "cannot read the semel_outbox tables; inspect them with the mysql client";
         StoreError::new(ErrorKind::Corrupt, Fate::NotApplied, message).with_source(error.to_string())
     })
 }

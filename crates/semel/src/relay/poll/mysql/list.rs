@@ -1,4 +1,4 @@
-//! What is in the outbox, and whether a relay may do what it has to.
+//! Lists events and their status, and checks the privileges a relay needs.
 
 use uuid::Uuid;
 
@@ -10,18 +10,18 @@ use crate::relay::listing::{
 };
 use crate::relay::outbox_reader::OutboxReaderError;
 use crate::relay::poll::LANES;
-use crate::relay::poll::row::named;
+use crate::relay::poll::row::event_uuid;
 use crate::store::mysql::literal;
 use crate::store::{Fate, StoreError};
 
-/// How far the event `o` has come, by the cursor `c` of its part.
+/// The status of the event `o`, by the cursor `c` of its partition (column `part`).
 const STANDING: &str = "COALESCE(
         (SELECT IF(p.error IS NULL, 'held', 'parked') FROM semel_outbox_parked p WHERE p.id = o.id AND p.topic = o.topic LIMIT 1),
         CASE WHEN o.n <= c.after_n THEN 'published' WHEN o.n <= c.until_n THEN 'sending' ELSE 'waiting' END)";
 
 const MADE_AT: &str = "CAST(UNIX_TIMESTAMP(o.made_at) * 1000 AS SIGNED)";
 
-/// What a relay does to each table, to no row of it; the last is what only pruning does.
+/// The privileges a relay needs, each with a statement on no row. Only pruning needs the last.
 const NEEDED: [(&str, &str); 12] = [
     ("SELECT on semel_outbox", "SELECT n FROM semel_outbox WHERE 1 = 0"),
     ("UPDATE on semel_outbox_cursor", "UPDATE semel_outbox_cursor SET epoch = epoch WHERE 1 = 0"),
@@ -46,11 +46,11 @@ const NEEDED: [(&str, &str); 12] = [
     ("DELETE on semel_outbox", "DELETE FROM semel_outbox WHERE 1 = 0"),
 ];
 
-/// Errors that mean that something is not allowed.
+/// Error numbers of a missing privilege.
 const DENIED: [u16; 3] = [1142, 1143, 1044];
 
 impl MysqlOutbox {
-    /// Events and how far they have come. Numbers are given part by part, so over the parts they are sorted by the time.
+    /// Events with their status. Each partition has its own numbers, so events of several are sorted by time.
     pub async fn list(&self, listing: &EventFilter) -> Result<Vec<EventSummary>, OutboxReaderError> {
         let order = if listing.oldest_first { "n" } else { "n DESC" };
         let fits = |column: &str, text: &Option<String>| {
@@ -59,7 +59,7 @@ impl MysqlOutbox {
         };
         let (topic, key) =
             (fits("o.topic", &listing.topic), fits("COALESCE(o.`key`, o.aggregate_id)", &listing.key));
-        let (looked, most) = (LOOKED_EVENTS_MAX / usize::from(LANES.unsigned_abs()), listing.events_max);
+        let (scanned, most) = (LOOKED_EVENTS_MAX / usize::from(LANES.unsigned_abs()), listing.events_max);
         let selects: Vec<String> = (0..LANES)
             .map(|part| {
                 let from = match listing.unpublished {
@@ -70,7 +70,7 @@ impl MysqlOutbox {
                     "SELECT CONVERT(o.id USING utf8mb4), CONVERT(o.topic USING utf8mb4), CONVERT(o.type USING utf8mb4),
                             CONVERT(COALESCE(o.`key`, o.aggregate_id) USING utf8mb4), {MADE_AT}, LENGTH(o.payload),
                             CONVERT({STANDING} USING utf8mb4)
-                     FROM (SELECT * FROM semel_outbox WHERE part = {part} {from} ORDER BY {order} LIMIT {looked}) o
+                     FROM (SELECT * FROM semel_outbox WHERE part = {part} {from} ORDER BY {order} LIMIT {scanned}) o
                      JOIN semel_outbox_cursor c ON c.part = o.part
                      WHERE {topic} AND {key} ORDER BY o.{order} LIMIT {most}"
                 )
@@ -81,7 +81,7 @@ impl MysqlOutbox {
             for row in &brought.rows {
                 let (id, standing): (String, String) = (get(row, 0)?, get(row, 6)?);
                 listed.push(EventSummary {
-                    id: named(&id),
+                    id: event_uuid(&id),
                     topic: get(row, 1)?,
                     kind: get(row, 2)?,
                     key: get(row, 3)?,
@@ -91,7 +91,7 @@ impl MysqlOutbox {
                 });
             }
         }
-        // Stable: what one part has at the same time keeps its order.
+        // A stable sort: events of one partition with the same time keep their order.
         match listing.oldest_first {
             true => listed.sort_by_key(|event| event.made_at),
             false => listed.sort_by_key(|event| std::cmp::Reverse(event.made_at)),
@@ -107,11 +107,11 @@ impl MysqlOutbox {
                     CONVERT(o.parked_key USING utf8mb4)
              FROM semel_outbox_parked o WHERE o.id = '{id}'"
         )];
-        let looked = LOOKED_EVENTS_MAX / usize::from(LANES.unsigned_abs());
+        let scanned = LOOKED_EVENTS_MAX / usize::from(LANES.unsigned_abs());
         selects.extend((0..LANES).map(|part| {
             format!(
                 "SELECT {EVENT}, {MADE_AT}, CONVERT({STANDING} USING utf8mb4), NULL, NULL
-                 FROM (SELECT * FROM semel_outbox WHERE part = {part} ORDER BY n DESC LIMIT {looked}) o
+                 FROM (SELECT * FROM semel_outbox WHERE part = {part} ORDER BY n DESC LIMIT {scanned}) o
                  JOIN semel_outbox_cursor c ON c.part = o.part WHERE o.id = '{id}'"
             )
         }));
@@ -129,16 +129,16 @@ impl MysqlOutbox {
         Ok(stored.transpose().map_err(|error: StoreError| error)?)
     }
 
-    /// Looks whether a relay could run here: that the tables are there, of the right version and lineage, and not on a
-    /// replica. Tells which rights it lacks.
+    /// Checks whether a relay could run here: the tables exist, have the right version and lineage, and are not on a
+    /// replica. Returns the privileges it lacks.
     pub async fn check(&self) -> Result<Vec<MissingPrivilege>, OutboxReaderError> {
-        let mut link = LeasedSession::open(self, "").await?;
-        let mut lacking = Vec::new();
+        let mut leased = LeasedSession::open(self, "").await?;
+        let mut missing = Vec::new();
         for (at, (right, sql)) in NEEDED.iter().enumerate() {
-            match link.session.run((*sql).to_owned()).await {
+            match leased.session.run((*sql).to_owned()).await {
                 Ok(_) => {}
                 Err(failed) if failed.trouble.number().is_some_and(|number| DENIED.contains(&number)) => {
-                    lacking.push(MissingPrivilege {
+                    missing.push(MissingPrivilege {
                         right: (*right).to_owned(),
                         only_to_prune: at + 1 == NEEDED.len(),
                     });
@@ -146,7 +146,7 @@ impl MysqlOutbox {
                 Err(failed) => return Err(failed.trouble.explain(&self.server, Fate::NotApplied).into()),
             }
         }
-        link.session.close().await;
-        Ok(lacking)
+        leased.session.close().await;
+        Ok(missing)
     }
 }

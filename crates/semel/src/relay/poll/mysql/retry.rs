@@ -1,4 +1,4 @@
-//! Parked events that are due: tried again, in the order of their keys.
+//! Retries parked events that are due, in order within each key.
 
 use super::chunk::{EVENT, columns};
 use super::leased_session::{LeasedSession, NOW, PartitionCursor, get};
@@ -8,15 +8,15 @@ use crate::relay::poll::parking::{RetryBatch, RetryResult};
 use crate::store::mysql::literal;
 
 impl LeasedSession {
-    /// What is due of our parts, by the hashes of the keys in hexadecimal digits.
+    /// Due parked events of our partitions (column `part`). Keys are hashes in hexadecimal.
     pub(super) async fn due(
         &mut self,
     ) -> Result<(RetryBatch, Vec<PartitionCursor>, Vec<Pending>), OutboxReaderError> {
-        let (mut tried, mut parts, mut events, mut bytes) =
+        let (mut tried, mut cursors, mut events, mut bytes) =
             (RetryBatch::default(), Vec::new(), Vec::new(), 0);
-        let owned: Vec<String> = self.places.iter().map(|place| place.part.to_string()).collect();
+        let owned: Vec<String> = self.cursors.iter().map(|cursor| cursor.part.to_string()).collect();
         if owned.is_empty() {
-            return Ok((tried, parts, events));
+            return Ok((tried, cursors, events));
         }
         let due = format!(
             "SELECT HEX(hash), part, due_at FROM semel_outbox_parked_key WHERE due_at <= {NOW} AND part IN ({})
@@ -25,10 +25,10 @@ impl LeasedSession {
         );
         for row in &self.rows(&due).await? {
             let (hash, part, due): (String, i16, Option<i64>) = (get(row, 0)?, get(row, 1)?, get(row, 2)?);
-            if let Some(place) = self.places.iter().find(|place| place.part == part)
-                && !parts.contains(place)
+            if let Some(cursor) = self.cursors.iter().find(|cursor| cursor.part == part)
+                && !cursors.contains(cursor)
             {
-                parts.push(*place);
+                cursors.push(*cursor);
             }
             let text = format!(
                 "SELECT {EVENT}, o.n FROM semel_outbox_parked o WHERE o.hash = UNHEX('{hash}')
@@ -51,15 +51,15 @@ impl LeasedSession {
                 break;
             }
         }
-        Ok((tried, parts, events))
+        Ok((tried, cursors, events))
     }
 
-    /// Those again, as far as they are still there.
+    /// These events, if they are still parked.
     pub(super) async fn again(
         &mut self,
         ns: &[i64],
     ) -> Result<(RetryBatch, Vec<PartitionCursor>, Vec<Pending>), OutboxReaderError> {
-        let (mut tried, mut parts, mut events) = (RetryBatch::default(), Vec::new(), Vec::new());
+        let (mut tried, mut cursors, mut events) = (RetryBatch::default(), Vec::new(), Vec::new());
         let ns: Vec<String> = ns.iter().map(ToString::to_string).collect();
         let text = format!(
             "SELECT {EVENT}, o.n, HEX(o.hash), k.part, k.due_at FROM semel_outbox_parked o
@@ -68,24 +68,24 @@ impl LeasedSession {
         );
         for row in &self.rows(&text).await? {
             let part: i16 = get(row, 14)?;
-            if let Some(place) = self.places.iter().find(|place| place.part == part)
-                && !parts.contains(place)
+            if let Some(cursor) = self.cursors.iter().find(|cursor| cursor.part == part)
+                && !cursors.contains(cursor)
             {
-                parts.push(*place);
+                cursors.push(*cursor);
             }
             events.push(columns(row)?.pending(false));
             tried.ns.push(get(row, 12)?);
             tried.keys.push(get(row, 13)?);
             tried.due.push(get(row, 15)?);
         }
-        Ok((tried, parts, events))
+        Ok((tried, cursors, events))
     }
 
-    /// What became of them.
+    /// Stores the results of a retry.
     pub(super) async fn retried(
         &mut self,
         tried: &RetryBatch,
-        parts: &[PartitionCursor],
+        cursors: &[PartitionCursor],
         settled: &[Settled],
     ) -> Result<(), OutboxReaderError> {
         let retried = RetryResult::of(tried, settled);
@@ -120,6 +120,6 @@ impl LeasedSession {
                      SELECT 1 FROM semel_outbox_parked p WHERE p.hash = UNHEX('{hash}'))"
             ));
         }
-        self.fenced(parts, "epoch = epoch", &also).await
+        self.fenced(cursors, "epoch = epoch", &also).await
     }
 }

@@ -1,4 +1,4 @@
-//! What a person asks and decides: parked events, and where to go on after the lineage has changed.
+//! Operator commands: list, retry and skip parked events; rebase after the lineage has changed.
 
 use std::time::{Duration, SystemTime};
 
@@ -15,8 +15,8 @@ use crate::store::postgres::connect::Session;
 use crate::store::postgres::error::PostgresError;
 use crate::store::postgres::statement::Sql;
 
-/// How long a question of a person's may take.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Timeout of a query an operator makes.
+const QUERY_TIMEOUT: Duration = Duration::from_secs(30);
 
 static LIST: Sql = Sql { text: include_str!("../sql/postgres_parked.sql"), types: &[Type::TEXT, Type::INT8] };
 
@@ -26,8 +26,8 @@ static RETRY: Sql = Sql {
     types: &[Type::TEXT],
 };
 
-/// The relay that owns the lane sees that the key is due, and goes on or ends it. Only the owner takes a key out: it
-/// is the only one to know what else is on its way there.
+/// Makes the key due: the relay that owns its partition (column `lane`) continues with it or unparks it. Only the owner
+/// may unpark a key: only it knows what else of that key is in flight.
 static SKIP: Sql = Sql {
     text: "WITH gone AS (DELETE FROM semel_outbox_parked WHERE n = ANY ($1::bigint[]) RETURNING parked_key)
            UPDATE semel_outbox_parked_key k SET due_at = clock_timestamp(), tries = 0
@@ -42,8 +42,7 @@ static OF_ID: Sql = Sql {
 
 impl PostgresOutbox {
     async fn session(&self) -> Result<Session, StoreError> {
-        let (session, _) =
-            self.outbox.connections.session().await.map_err(|trouble| trouble.not_applied())?;
+        let (session, _) = self.outbox.connections.session().await.map_err(|error| error.not_applied())?;
         any_bytes(&session).await?;
         Ok(session)
     }
@@ -54,12 +53,12 @@ impl PostgresOutbox {
         values: &[&(dyn ToSql + Sync)],
     ) -> Result<Vec<tokio_postgres::Row>, StoreError> {
         let session = self.session().await?;
-        let rows = session.query(sql, values).await.map_err(|trouble| trouble.explain());
+        let rows = session.query(sql, values).await.map_err(|error| error.explain());
         session.close().await;
         rows
     }
 
-    /// As [`ask`](Self::ask), for a text that is put together for one question.
+    /// Like [`ask`](Self::ask), for a statement built for one call.
     pub(super) async fn ask_text(
         &self,
         text: &str,
@@ -69,18 +68,18 @@ impl PostgresOutbox {
         let session = self.session().await?;
         let typed: Vec<(&(dyn ToSql + Sync), Type)> =
             values.iter().copied().zip(types.iter().cloned()).collect();
-        let asked = tokio::time::timeout(PATIENCE, session.client.query_typed(text, &typed)).await;
+        let asked = tokio::time::timeout(QUERY_TIMEOUT, session.client.query_typed(text, &typed)).await;
         let late = |_| {
             PostgresError::TimedOut(format!(
-                "PostgreSQL did not answer within {PATIENCE:?}; look at its load"
+                "PostgreSQL did not answer within {QUERY_TIMEOUT:?}; check its load"
             ))
         };
         let rows = asked.map_err(late).and_then(|rows| Ok(rows?));
         session.close().await;
-        rows.map_err(|trouble| trouble.not_applied())
+        rows.map_err(|error| error.not_applied())
     }
 
-    /// Parked and held events, in the order they would be published in: of one key, or of all.
+    /// Parked and held events, of one key or of all, in the order in which they would be published.
     pub async fn parked(
         &self,
         key: Option<&str>,
@@ -99,20 +98,20 @@ impl PostgresOutbox {
         Ok(parked.collect::<Result<_, StoreError>>()?)
     }
 
-    /// Has a parked key tried again now, or with `None` all of them. Tells how many.
+    /// Retries a parked key now, or all of them with `None`. Returns the number of keys.
     pub async fn retry(&self, key: Option<&str>) -> Result<u64, OutboxReaderError> {
         Ok(self.ask(&RETRY, &[&key]).await?.len() as u64)
     }
 
-    /// Gives a parked event up for ever; what is behind it in its key goes on. `false`: it is not parked.
+    /// Skips a parked event for good, so that the events behind it in its key continue. `false`: it is not parked.
     ///
     /// # Errors
-    /// Also where events with this id are parked on several topics: see [`skip_on`](Self::skip_on).
+    /// Also if events with this id are parked on several topics: see [`skip_on`](Self::skip_on).
     pub async fn skip(&self, id: Uuid) -> Result<bool, OutboxReaderError> {
         self.give_up(id, None).await
     }
 
-    /// As [`skip`](Self::skip), for the event with this id on this topic.
+    /// Like [`skip`](Self::skip), for the event with this id on this topic.
     pub async fn skip_on(&self, id: Uuid, topic: &str) -> Result<bool, OutboxReaderError> {
         self.give_up(id, Some(topic)).await
     }
@@ -124,20 +123,20 @@ impl PostgresOutbox {
         Ok(!ns.is_empty() && !self.ask(&SKIP, &[&ns]).await?.is_empty())
     }
 
-    /// Takes these tables for the right ones from here on. For after a restore from a dump, an upgrade, or a move to
-    /// another cluster; relays that run are fenced.
+    /// Accepts these tables as the right ones from now on: after a restore from a dump, an upgrade, or a move to
+    /// another cluster. Running relays are fenced.
     pub async fn rebase(url: &str, rebase: Rebase) -> Result<(), OutboxReaderError> {
         let options = Self::options(url)?;
         let connections = crate::store::postgres::connect::Connections::new(options.postgres)
-            .map_err(|trouble| trouble.not_applied())?;
+            .map_err(|error| error.not_applied())?;
         let statements = super::statement::Statements::new(None);
-        let (session, _) = connections.session().await.map_err(|trouble| trouble.not_applied())?;
+        let (session, _) = connections.session().await.map_err(|error| error.not_applied())?;
         static STORE: Sql = Sql { text: "SELECT lineage::text FROM semel_outbox_meta", types: &[] };
-        let rows = session.query(&STORE, &[]).await.map_err(|trouble| trouble.not_applied())?;
+        let rows = session.query(&STORE, &[]).await.map_err(|error| error.not_applied())?;
         let row = rows.first().ok_or_else(|| unreadable("semel_outbox_meta is empty"))?;
         let lineage = OutboxLineage::new(get(row, 0)?, system(&session).await).to_string();
         let values: [&(dyn ToSql + Sync); 2] = [&lineage, &(rebase == Rebase::FromNow)];
-        session.query(&statements.rebase, &values).await.map_err(|trouble| trouble.explain())?;
+        session.query(&statements.rebase, &values).await.map_err(|error| error.explain())?;
         session.close().await;
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! A connection of a source: its lease, and the lanes that are its own.
+//! A reader's connection, its lease, and the partitions (column `lane`) it owns: heartbeat, rebalance, release.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -17,11 +17,12 @@ use crate::store::postgres::connect::{Path, Session};
 use crate::store::postgres::statement::Sql;
 use crate::store::{ErrorKind, Fate, StoreError};
 
-/// A bitmap is made whole before the first row comes of it, and a look wants only the first. A walk by seq must not be a
-/// sort of all that is left, whatever the statistics say. Workers take longer to start than a chunk to read.
+/// Planner settings. A bitmap scan builds the whole bitmap before its first row, and a poll wants only the first. A
+/// scan by seq must not sort everything left, whatever the statistics say. Parallel workers start slower than a chunk
+/// reads.
 const QUICK: &str =
     "SET enable_bitmapscan = off; SET enable_sort = off; SET max_parallel_workers_per_gather = 0";
-/// The same behind a pooler, with what a session of ours has from the beginning.
+/// The same behind a pooler, plus the settings that a direct session has from the start.
 const QUICK_ONCE: &str = "SET LOCAL enable_bitmapscan = off; SET LOCAL enable_sort = off; \
                           SET LOCAL max_parallel_workers_per_gather = 0; SET LOCAL enable_seqscan = off; \
                           SET LOCAL jit = off";
@@ -30,25 +31,24 @@ pub(in crate::relay) struct LeasedSession {
     pub(in crate::relay) session: Arc<Session>,
     pub(in crate::relay) lineage: OutboxLineage,
     pub(in crate::relay) groups: Vec<PartitionGroup>,
-    /// Until then nobody else takes our lanes. Counted from before the server was asked.
-    pub(in crate::relay) ours_until: Instant,
-    pub(in crate::relay) beat_at: Instant,
+    /// Until then no other relay takes our partitions. Counted from before the server was asked.
+    pub(in crate::relay) lease_safe_until: Instant,
+    pub(in crate::relay) heartbeat_at: Instant,
     pub(in crate::relay) me: Uuid,
-    /// Who else has a lease.
+    /// The other relays with a lease.
     others: Vec<String>,
-    /// They were heard of, and lanes not shared out since. By whomever: a relay that is always busy hears of others while a
-    /// batch is on its way.
-    pub(in crate::relay) heard: bool,
-    pub(super) ahead: Option<Prefetch>,
+    /// `others` was read since the last rebalance. A busy relay reads it while a batch is in flight.
+    pub(in crate::relay) rebalance_due: bool,
+    pub(super) prefetch: Option<Prefetch>,
 }
 
 impl LeasedSession {
-    /// Connects, and looks whose tables these are. A standby is refused by the connection: there the list of what is
-    /// under way is empty, and whatever commits late would be lost.
+    /// Connects, and checks version and lineage. A standby is refused: its snapshots list no open transactions, so late
+    /// commits would be lost.
     pub(in crate::relay) async fn open(outbox: &Outbox, me: Uuid) -> Result<Self, OutboxReaderError> {
-        let (session, _) = outbox.connections.session().await.map_err(|trouble| trouble.not_applied())?;
+        let (session, _) = outbox.connections.session().await.map_err(|error| error.not_applied())?;
         if session.path == Path::Direct {
-            session.batch(QUICK).await.map_err(|trouble| trouble.not_applied())?;
+            session.batch(QUICK).await.map_err(|error| error.not_applied())?;
         }
         any_bytes(&session).await?;
         let now = Instant::now();
@@ -57,12 +57,12 @@ impl LeasedSession {
             session: Arc::new(session),
             lineage,
             groups: Vec::new(),
-            ours_until: now,
-            beat_at: now,
+            lease_safe_until: now,
+            heartbeat_at: now,
             me,
             others: Vec::new(),
-            heard: false,
-            ahead: None,
+            rebalance_due: false,
+            prefetch: None,
         })
     }
 
@@ -71,32 +71,32 @@ impl LeasedSession {
         sql: &Sql,
         values: &[&(dyn ToSql + Sync)],
     ) -> Result<Vec<Row>, StoreError> {
-        self.session.query(sql, values).await.map_err(|trouble| trouble.explain())
+        self.session.query(sql, values).await.map_err(|error| error.explain())
     }
 
-    /// Looks for events. See [`look`].
-    pub(super) async fn look(
+    /// See [`read_by_index`].
+    pub(super) async fn read_by_index(
         &self,
         sql: &Sql,
         values: &[&(dyn ToSql + Sync)],
     ) -> Result<Vec<Row>, StoreError> {
-        look(&self.session, sql, values).await
+        read_by_index(&self.session, sql, values).await
     }
 
-    /// The same, with the lease renewed meanwhile.
-    pub(super) async fn look_kept(
+    /// The same, and renews the lease meanwhile.
+    pub(super) async fn read_by_index_renewing(
         &mut self,
         outbox: &Outbox,
         sql: &Sql,
         values: &[&(dyn ToSql + Sync)],
     ) -> Result<Vec<Row>, OutboxReaderError> {
         let session = Arc::clone(&self.session);
-        self.keep_while(outbox, async { Ok(look(&session, sql, values).await?) }).await
+        self.renew_while(outbox, async { Ok(read_by_index(&session, sql, values).await?) }).await
     }
 
-    /// Waits for something that is read, and renews the lease as often as that falls due. A table may be so large, or its
-    /// server so busy, that one statement takes longer than a lease.
-    pub(super) async fn keep_while<T>(
+    /// Waits for a read, and renews the lease when due. With a large table or a busy server one statement may take
+    /// longer than a lease.
+    pub(super) async fn renew_while<T>(
         &mut self,
         outbox: &Outbox,
         read: impl Future<Output = Result<T, OutboxReaderError>>,
@@ -109,12 +109,12 @@ impl LeasedSession {
             tokio::select! {
                 biased;
                 found = &mut read => return found,
-                () = tokio::time::sleep_until(self.beat_at.into()) => self.beat_aside(outbox).await?,
+                () = tokio::time::sleep_until(self.heartbeat_at.into()) => self.heartbeat_on_new_session(outbox).await?,
             }
         }
     }
 
-    /// Changes something under the epochs of these lanes, or nothing.
+    /// Changes something under the epochs of these partitions. A fenced relay changes nothing.
     pub(in crate::relay) async fn fenced(
         &self,
         sql: &Sql,
@@ -127,7 +127,7 @@ impl LeasedSession {
         if rows.len() == group.lanes.len() { Ok(rows) } else { Err(OutboxReaderError::Fenced) }
     }
 
-    /// Remembers where the rows of a group are after a change of them.
+    /// Stores the new ctids of a group's cursor rows after an update moved them.
     pub(in crate::relay) fn moved(&mut self, at: usize, rows: &[Row]) -> Result<(), OutboxReaderError> {
         let Some(group) = self.groups.get_mut(at) else { return Ok(()) };
         for row in rows {
@@ -139,73 +139,76 @@ impl LeasedSession {
         Ok(())
     }
 
-    /// Whether lanes were ours that may be another's by now.
-    fn is_over(&self) -> bool {
-        !self.groups.is_empty() && Instant::now() >= self.ours_until
+    /// Whether the lease has expired: another relay may own our partitions by now.
+    fn is_expired(&self) -> bool {
+        !self.groups.is_empty() && Instant::now() >= self.lease_safe_until
     }
 
-    /// Renews the lease. One that is over is not renewed, and one that was over when the answer came is not believed: what
-    /// it was about may have become another's before.
+    /// Heartbeat: renews the lease. An expired lease is not renewed, and an answer after the expiry does not count:
+    /// another relay may have taken the partitions before.
     pub(in crate::relay) async fn heartbeat(&mut self, outbox: &Outbox) -> Result<(), OutboxReaderError> {
-        if self.ahead.as_ref().is_some_and(Prefetch::is_under_way) {
-            return self.beat_aside(outbox).await;
+        if self.prefetch.as_ref().is_some_and(Prefetch::is_running) {
+            return self.heartbeat_on_new_session(outbox).await;
         }
         let session = Arc::clone(&self.session);
-        self.beat_on(&session, outbox).await
+        self.heartbeat_on(&session, outbox).await
     }
 
-    /// The same while our connection is busy: on another one, which ends with it. Where none is to be had, it has to wait
-    /// until ours is free.
-    async fn beat_aside(&mut self, outbox: &Outbox) -> Result<(), OutboxReaderError> {
+    /// The same on a new connection, while ours is busy. If none can be opened, it waits until ours is free.
+    async fn heartbeat_on_new_session(&mut self, outbox: &Outbox) -> Result<(), OutboxReaderError> {
         let Ok((session, _)) = outbox.connections.session().await else {
             let session = Arc::clone(&self.session);
-            return self.beat_on(&session, outbox).await;
+            return self.heartbeat_on(&session, outbox).await;
         };
-        let renewed = self.beat_on(&session, outbox).await;
+        let renewed = self.heartbeat_on(&session, outbox).await;
         session.close().await;
         renewed
     }
 
-    async fn beat_on(&mut self, session: &Session, outbox: &Outbox) -> Result<(), OutboxReaderError> {
-        if self.is_over() {
+    async fn heartbeat_on(&mut self, session: &Session, outbox: &Outbox) -> Result<(), OutboxReaderError> {
+        if self.is_expired() {
             return Err(OutboxReaderError::Fenced);
         }
         let asked = Instant::now();
         let lease_ms = i64::try_from(outbox.options.lease.as_millis()).unwrap_or(i64::MAX);
         let values: [&(dyn ToSql + Sync); 2] = [&self.me.to_string(), &lease_ms];
         let rows = session.query(&outbox.statements.heartbeat, &values).await;
-        let rows = rows.map_err(|trouble| trouble.explain())?;
-        if self.is_over() {
+        let rows = rows.map_err(|error| error.explain())?;
+        if self.is_expired() {
             return Err(OutboxReaderError::Fenced);
         }
-        let row = rows.first().ok_or_else(|| unreadable("a beat brought no answer"))?;
+        let row = rows.first().ok_or_else(|| unreadable("the heartbeat returned no row"))?;
         let store: Option<String> = get(row, 1)?;
         let found = OutboxLineage::new(store.unwrap_or_default(), None);
         if !found.matches(&self.lineage) {
             return Err(OutboxReaderError::OutboxLineage { stored: self.lineage.clone(), found });
         }
         self.others = get(row, 0)?;
-        self.heard = true;
-        // A little is kept back: clocks differ in speed, and what we send takes its way.
-        self.ours_until = asked + outbox.options.lease * 7 / 8;
-        self.beat_at = asked + outbox.options.lease / 3;
+        self.rebalance_due = true;
+        // 1/8 is a safety margin: clocks differ in speed, and what we send takes time to arrive.
+        self.lease_safe_until = asked + outbox.options.lease * 7 / 8;
+        self.heartbeat_at = asked + outbox.options.lease / 3;
         Ok(())
     }
 
-    /// Renews it between two steps of something long.
-    pub(in crate::relay) async fn beat_if_due(&mut self, outbox: &Outbox) -> Result<(), OutboxReaderError> {
-        if Instant::now() < self.beat_at { Ok(()) } else { self.heartbeat(outbox).await }
+    /// Renews the lease if due, between two steps of a long operation.
+    pub(in crate::relay) async fn heartbeat_if_due(
+        &mut self,
+        outbox: &Outbox,
+    ) -> Result<(), OutboxReaderError> {
+        if Instant::now() < self.heartbeat_at { Ok(()) } else { self.heartbeat(outbox).await }
     }
 
-    /// Gives back the lanes that fall to others now, and takes those that fall to us. Not while a batch is on its way.
-    pub(in crate::relay) async fn balance(&mut self, outbox: &Outbox) -> Result<(), OutboxReaderError> {
+    /// Rebalances: releases partitions that are other relays' share now, and takes ours. Not while a batch is in
+    /// flight.
+    pub(in crate::relay) async fn rebalance(&mut self, outbox: &Outbox) -> Result<(), OutboxReaderError> {
         let my = self.me.to_string();
         if self.groups.is_empty() {
-            // Had before a connection broke: nobody else may take them while we live.
+            // Owned before a connection broke: others cannot take them while our lease is valid.
             self.query(&outbox.statements.let_go, &[&my]).await?;
         }
-        let place = self.others.iter().filter(|other| **other < my).count();
-        let share = share(place, self.others.len() + 1);
+        let index = self.others.iter().filter(|other| **other < my).count();
+        let share = share(index, self.others.len() + 1);
         let extra = |lane: &i16| !share.contains(lane);
         for group in &self.groups {
             let (lanes, epochs): (Vec<i16>, Vec<i64>) = group
@@ -230,18 +233,22 @@ impl LeasedSession {
                 partition_group::join(&mut self.groups, lane(row)?);
             }
             if rows.len() < missing.len() {
-                // Somebody is about to give them back.
-                self.beat_at = self.beat_at.min(Instant::now() + outbox.options.lease / 10);
+                // Their owners are about to release them.
+                self.heartbeat_at = self.heartbeat_at.min(Instant::now() + outbox.options.lease / 10);
             }
             if !rows.is_empty() {
-                tracing::info!(lanes = rows.len(), relays = self.others.len() + 1, "lanes taken");
+                tracing::info!(
+                    lanes = rows.len(),
+                    relays = self.others.len() + 1,
+                    "this relay took over outbox partitions"
+                );
             }
         }
-        self.heard = false;
+        self.rebalance_due = false;
         Ok(())
     }
 
-    /// Takes all lanes or none. Who stands by has no lease: it would be counted among those who share.
+    /// Takes all partitions or none. A waiting relay holds no lease: it would be counted among those that share.
     pub(super) async fn acquire_exclusive(&mut self, outbox: &Outbox) -> Result<bool, OutboxReaderError> {
         let (my, all) = (self.me.to_string(), usize::from(LANES.unsigned_abs()));
         match self.groups.iter().map(|group| group.lanes.len()).sum::<usize>() {
@@ -253,7 +260,7 @@ impl LeasedSession {
                 }
             }
         }
-        if Instant::now() < self.beat_at {
+        if Instant::now() < self.heartbeat_at {
             return Ok(false);
         }
         let lanes: Vec<i16> = (0..LANES).collect();
@@ -267,18 +274,18 @@ impl LeasedSession {
                 partition_group::join(&mut self.groups, lane(row)?);
             }
             if rows.len() == all {
-                tracing::info!("all lanes taken");
+                tracing::info!("this relay took over all outbox partitions");
                 return Ok(true);
             }
             self.unlist().await;
         }
-        self.beat_at = Instant::now() + outbox.options.lease / 10;
+        self.heartbeat_at = Instant::now() + outbox.options.lease / 10;
         Ok(false)
     }
 
-    /// What was done before need not be on disk yet. It has to be before the next is published: taken back by a crash of
-    /// the server, it would be published again. Any commit that waits for the disk puts it there.
-    pub(super) async fn settle_what_was_done(&mut self, outbox: &Outbox) -> Result<(), OutboxReaderError> {
+    /// Makes earlier acks durable before the next batch is published: they did not wait for the disk, and one undone by
+    /// a server crash would be published again. Any commit that waits for the disk flushes them.
+    pub(super) async fn flush_acks(&mut self, outbox: &Outbox) -> Result<(), OutboxReaderError> {
         self.heartbeat(outbox).await
     }
 
@@ -288,7 +295,7 @@ impl LeasedSession {
         let _ = self.session.batch(&gone).await;
     }
 
-    /// Gives everything back.
+    /// Releases everything, and disconnects.
     pub(in crate::relay) async fn release(self, outbox: &Outbox) -> Result<(), StoreError> {
         for group in &self.groups {
             self.query(&outbox.statements.release, &[&group.lanes, &group.epochs]).await?;
@@ -298,18 +305,18 @@ impl LeasedSession {
         Ok(())
     }
 
-    /// Ends the connection in order.
+    /// Closes the connection cleanly.
     pub(in crate::relay) async fn close(self) {
-        // Whoever reads ahead on it is given up, and lets go of it by itself.
-        drop(self.ahead);
+        // Aborts the prefetch, which drops its handle to the session.
+        drop(self.prefetch);
         if let Some(session) = Arc::into_inner(self.session) {
             session.close().await;
         }
     }
 }
 
-/// Looks for events, by the indexes whatever the statistics say.
-pub(super) async fn look(
+/// Reads events by the indexes, whatever the statistics say.
+pub(super) async fn read_by_index(
     session: &Session,
     sql: &Sql,
     values: &[&(dyn ToSql + Sync)],
@@ -318,15 +325,15 @@ pub(super) async fn look(
         Path::Direct => session.query(sql, values).await,
         Path::Pooled => session.query_under(QUICK_ONCE, sql, values).await,
     };
-    rows.map_err(|trouble| trouble.not_applied())
+    rows.map_err(|error| error.not_applied())
 }
 
-/// Whose tables these are, and that the cursors are of the same.
+/// The lineage of the tables, checked against that of the cursors.
 async fn lineage(session: &Session) -> Result<OutboxLineage, OutboxReaderError> {
     static START: Sql = Sql { text: include_str!("../sql/postgres_start.sql"), types: &[] };
-    let rows = session.query(&START, &[]).await.map_err(|trouble| match trouble.lacks_table() {
+    let rows = session.query(&START, &[]).await.map_err(|error| match error.lacks_table() {
         true => no_outbox("the search_path of this database"),
-        false => trouble.not_applied(),
+        false => error.not_applied(),
     })?;
     let row = rows.first().ok_or_else(|| unreadable("semel_outbox_meta is empty"))?;
     let version: Option<i32> = get(row, 1)?;
@@ -340,14 +347,15 @@ async fn lineage(session: &Session) -> Result<OutboxLineage, OutboxReaderError> 
         return Err(OutboxReaderError::OutboxLineage { stored, found });
     }
     if get(row, 3)? {
-        let message = "the outbox's cursor has seen transactions that are still to come here: the tables came from \
-                       another cluster, with a dump; find out, then say where to go on with `semel outbox rebase`";
+        let message = "the outbox's cursor has seen transactions that are still to come in this cluster: the tables \
+                       were restored from a dump of another cluster; find out, then choose where to continue with \
+                       `semel outbox rebase`";
         return Err(StoreError::new(ErrorKind::Lost, Fate::NotApplied, message).into());
     }
     Ok(found)
 }
 
-/// The cluster's own number, where this user may ask.
+/// The cluster's system identifier, if this user may read it.
 pub(in crate::relay) async fn system(session: &Session) -> Option<String> {
     static SYSTEM: Sql = Sql { text: "SELECT system_identifier::text FROM pg_control_system()", types: &[] };
     let rows = session.query(&SYSTEM, &[]).await.ok()?;
@@ -357,7 +365,7 @@ pub(in crate::relay) async fn system(session: &Session) -> Option<String> {
 pub(in crate::relay) fn lane(row: &Row) -> Result<Lane, StoreError> {
     let snapshot = |text: String| {
         Snapshot::read(&text)
-            .ok_or_else(|| unreadable(&format!("{text:?} in semel_outbox_cursor is no snapshot")))
+            .ok_or_else(|| unreadable(&format!("{text:?} in semel_outbox_cursor is not a snapshot")))
     };
     let high: Option<String> = get(row, 3)?;
     let window = match high {
@@ -366,7 +374,7 @@ pub(in crate::relay) fn lane(row: &Row) -> Result<Lane, StoreError> {
             high: snapshot(high)?,
             after: get(row, 4)?,
             recorded: get(row, 5)?,
-            walk: ScanPlan::Unknown,
+            plan: ScanPlan::Unknown,
         }),
     };
     Ok(Lane {
@@ -378,14 +386,13 @@ pub(in crate::relay) fn lane(row: &Row) -> Result<Lane, StoreError> {
     })
 }
 
-/// A column of an answer.
-/// A database whose encoding is SQL_ASCII has text of any bytes, and the server refuses to give it to a client that wants
-/// UTF-8, or ends the stream over it. What is no UTF-8 is found when it is read.
+/// With the encoding SQL_ASCII text may be any bytes, and the server refuses to send them to a client that wants UTF-8,
+/// or ends the stream. Text that is not UTF-8 is detected when it is read.
 pub(in crate::relay) const ANY_BYTES: &str = "SELECT set_config('client_encoding', 'SQL_ASCII', false)
     WHERE current_setting('server_encoding') = 'SQL_ASCII'";
 
 pub(super) async fn any_bytes(session: &Session) -> Result<(), StoreError> {
-    session.batch(ANY_BYTES).await.map_err(|trouble| trouble.not_applied())
+    session.batch(ANY_BYTES).await.map_err(|error| error.not_applied())
 }
 
 pub(in crate::relay) fn get<'a, T: FromSql<'a>>(row: &'a Row, at: usize) -> Result<T, StoreError> {

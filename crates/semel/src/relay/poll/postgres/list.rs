@@ -1,4 +1,4 @@
-//! What is in the outbox, and whether a relay may do what it has to.
+//! Lists events and their status, and checks the privileges a relay needs.
 
 use tokio_postgres::types::{ToSql, Type};
 use uuid::Uuid;
@@ -13,7 +13,7 @@ use crate::relay::outbox_reader::OutboxReaderError;
 use crate::store::StoreError;
 use crate::store::postgres::statement::Sql;
 
-/// How far the event `o` has come, by the cursor `c` of its lane.
+/// The status of the event `o`, by the cursor `c` of its partition (column `lane`).
 const STANDING: &str = "coalesce(
         (SELECT CASE WHEN p.error IS NULL THEN 'held' ELSE 'parked' END
          FROM semel_outbox_parked p WHERE p.id = o.id AND p.topic = o.topic LIMIT 1),
@@ -23,11 +23,11 @@ const STANDING: &str = "coalesce(
              WHEN o.seq <= c.until_seq THEN 'sending'
              ELSE 'waiting' END)";
 
-/// Where nothing is published before: whatever no low sees has an id from the lowest xmin on.
+/// Nothing below is unpublished: what some `low` does not see has an id from the lowest xmin on.
 const UNPUBLISHED: &str =
     "o.xid >= (SELECT pg_snapshot_xmin(low) FROM semel_outbox_cursor ORDER BY pg_snapshot_xmin(low) LIMIT 1)";
 
-/// What a relay does to each table; the last are what only pruning does.
+/// The privileges a relay needs and lacks. `prunes`: only pruning needs it.
 const NEEDED: &str = "SELECT what || ' on ' || place, prunes FROM (VALUES
         ('semel_outbox', 'SELECT', false), ('semel_outbox_meta', 'SELECT', false),
         ('semel_outbox_cursor', 'SELECT', false), ('semel_outbox_cursor', 'UPDATE', false),
@@ -44,7 +44,7 @@ const NEEDED: &str = "SELECT what || ' on ' || place, prunes FROM (VALUES
     WHERE NOT has_table_privilege(place, what) ORDER BY prunes, place, what";
 
 impl PostgresOutbox {
-    /// Events and how far they have come.
+    /// Events with their status.
     pub async fn list(&self, listing: &EventFilter) -> Result<Vec<EventSummary>, OutboxReaderError> {
         let from = if listing.unpublished { UNPUBLISHED } else { "true" };
         let order = match (listing.unpublished, listing.oldest_first) {
@@ -99,13 +99,13 @@ impl PostgresOutbox {
         Ok(stored.transpose().map_err(|error: StoreError| error)?)
     }
 
-    /// Looks whether a relay could run here, and tells which rights it lacks. That the tables are there, of the right
-    /// version and lineage, and not on a standby was seen when the outbox was opened.
+    /// Checks whether a relay could run here, and returns the privileges it lacks. That the tables exist, have the
+    /// right version and lineage, and are not on a standby was checked on opening.
     pub async fn check(&self) -> Result<Vec<MissingPrivilege>, OutboxReaderError> {
         static RIGHTS: Sql = Sql { text: NEEDED, types: &[] };
         let rows = self.ask(&RIGHTS, &[]).await?;
-        let lacking =
+        let missing =
             rows.iter().map(|row| Ok(MissingPrivilege { right: get(row, 0)?, only_to_prune: get(row, 1)? }));
-        Ok(lacking.collect::<Result<_, StoreError>>()?)
+        Ok(missing.collect::<Result<_, StoreError>>()?)
     }
 }

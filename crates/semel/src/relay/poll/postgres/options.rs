@@ -1,4 +1,4 @@
-//! How an outbox is opened.
+//! Options for opening an outbox in PostgreSQL.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,8 +15,8 @@ use crate::store::postgres::connect::Connections;
 
 /// An outbox in PostgreSQL. Cheap to clone.
 ///
-/// The tables are made with [`outbox::schema`](crate::outbox::schema). The URL is one of a
-/// [`PostgresStore`](crate::store::postgres).
+/// Create the tables with [`outbox::schema`](crate::outbox::schema). The URL has the form of a
+/// [`PostgresStore`](crate::store::postgres) URL.
 #[derive(Clone)]
 pub struct PostgresOutbox {
     pub(super) outbox: Arc<Outbox>,
@@ -33,7 +33,7 @@ impl Outbox {
         postgres: PostgresOptions,
         options: Options,
     ) -> Result<Self, OutboxReaderError> {
-        let connections = Connections::new(postgres).map_err(|trouble| trouble.not_applied())?;
+        let connections = Connections::new(postgres).map_err(|error| error.not_applied())?;
         let statements = Statements::new(options.edit);
         Ok(Self { connections, statements, options })
     }
@@ -64,7 +64,7 @@ impl Options {
     }
 }
 
-/// How an outbox is opened. The defaults suit a service.
+/// Options for opening an outbox. The defaults suit a service.
 #[derive(Clone, Debug)]
 pub struct PostgresOutboxOptions {
     pub(in crate::relay) postgres: PostgresOptions,
@@ -72,34 +72,34 @@ pub struct PostgresOutboxOptions {
 }
 
 impl PostgresOutboxOptions {
-    /// Most events of a batch, and most bytes of their payloads: 4,000 and 4 MiB unless told otherwise. One event goes
-    /// alone if it is larger. While one batch is published the next one is read, so two are in memory.
+    /// Most events in a batch, and most bytes of their payloads. Default: 4,000 and 4 MiB. A larger event is sent
+    /// alone. The next batch is prefetched meanwhile, so two are in memory.
     pub fn batch_max(mut self, events: usize, bytes: usize) -> Self {
         self.options.bounds = Bounds { events_max: events.clamp(1, 100_000), bytes_max: bytes.max(1) };
         self
     }
 
-    /// How long after a relay's death others take its lanes: 10 s unless told otherwise.
+    /// How long after a relay's death other relays take its partitions (column `lane`). Default: 10 s.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.options.lease = lease.clamp(Duration::from_millis(100), Duration::from_secs(600));
         self
     }
 
-    /// When a key that was parked because the sink failed is tried again, at first: 1 s unless told otherwise, then
-    /// twice as late each time, up to a minute. One that was refused waits for a person.
+    /// Backoff before the first retry of a key that was parked because the sink failed. Default: 1 s; it doubles with
+    /// each retry, up to a minute. A key parked because the sink refused an event waits for an operator.
     pub fn retry_after(mut self, pause: Duration) -> Self {
         self.options.retry = pause.clamp(Duration::from_millis(1), Duration::from_secs(3_600));
         self
     }
 
-    /// Plants a bug in the statements. Tests see whether it is noticed.
+    /// Plants a bug in the statements. Tests check that it is caught.
     #[doc(hidden)]
     pub fn edit_sql(mut self, edit: fn(&str) -> String) -> Self {
         self.options.edit = Some(edit);
         self
     }
 
-    /// Connects once, to see that the server and the tables are right.
+    /// Connects once, to check the server and the tables.
     pub async fn open(self) -> Result<PostgresOutbox, OutboxReaderError> {
         let outbox = Arc::new(Outbox::new(self.postgres, self.options)?);
         LeasedSession::open(&outbox, Uuid::nil()).await?.close().await;
@@ -108,17 +108,17 @@ impl PostgresOutboxOptions {
 }
 
 impl PostgresOutbox {
-    /// Opens the outbox in the database a URL names.
+    /// Opens the outbox in the database of this URL.
     pub async fn open(url: &str) -> Result<Self, OutboxReaderError> {
         Self::options(url)?.open().await
     }
 
-    /// Opens with other bounds than the usual ones.
+    /// Options for opening the outbox in the database of this URL.
     pub fn options(url: &str) -> Result<PostgresOutboxOptions, OutboxReaderError> {
         Ok(PostgresOutboxOptions { postgres: PostgresOptions::from_url(url)?, options: Options::default() })
     }
 
-    /// A source for one relay. Several share the events.
+    /// A reader for one relay. Several share the partitions.
     pub fn source(&self) -> PostgresOutboxReader {
         PostgresOutboxReader::new(self.outbox.clone())
     }

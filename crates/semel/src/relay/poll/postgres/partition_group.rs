@@ -1,37 +1,37 @@
-//! Lanes that are at the same place, and so are read and moved together.
+//! Partitions (column `lane`) that are at the same cursor, and so are read and advanced together.
 
 use super::snapshot::Snapshot;
 
-/// Lanes with one place. Only those who have just been taken over differ, and they catch up: see [`target`].
+/// Partitions at the same cursor. Only partitions just taken over differ, and they catch up: see [`target`].
 #[derive(Clone, Debug)]
 pub(in crate::relay) struct PartitionGroup {
     pub(in crate::relay) lanes: Vec<i16>,
-    /// One for each lane.
+    /// One for each partition.
     pub(in crate::relay) epochs: Vec<i64>,
-    /// Where each lane's row is just now. Found by the lane's number it would have to be picked from all its earlier
-    /// versions, and while somebody's transaction is open none of those can be removed.
+    /// The current ctid of each cursor row. A lookup by number would pass all its dead versions, which vacuum cannot
+    /// remove while any transaction is open.
     pub(in crate::relay) tids: Vec<String>,
-    /// All that it sees is published, as far as it is of these lanes.
+    /// Everything visible in it is published, within these partitions.
     pub(in crate::relay) low: Snapshot,
-    /// What is being published, if anything is.
+    /// The window being published, if any.
     pub(in crate::relay) window: Option<Window>,
 }
 
-/// What one snapshot sees and another does not, walked through by seq.
+/// The events visible in `high` but not in the group's `low`, read by seq.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(in crate::relay) struct Window {
     pub(in crate::relay) high: Snapshot,
-    /// Up to here everything is published.
+    /// Everything up to this seq is published.
     pub(in crate::relay) after: i64,
-    /// Up to here it is being sent, and that is written down.
+    /// The chunk up to this seq is in flight, and recorded.
     pub(in crate::relay) recorded: Option<i64>,
-    pub(in crate::relay) walk: ScanPlan,
+    pub(in crate::relay) plan: ScanPlan,
 }
 
 /// How a window is read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::relay) enum ScanPlan {
-    /// Nobody has looked yet: it was another's.
+    /// Not chosen yet: another relay began this window.
     Unknown,
     Few,
     /// By seq, from the lowest one on.
@@ -40,7 +40,7 @@ pub(in crate::relay) enum ScanPlan {
     },
 }
 
-/// A lane as its row has it.
+/// A partition as read from its cursor row.
 #[derive(Clone, Debug)]
 pub(in crate::relay) struct Lane {
     pub(in crate::relay) lane: i16,
@@ -51,24 +51,24 @@ pub(in crate::relay) struct Lane {
 }
 
 impl PartitionGroup {
-    /// Names what is written down, if anything is.
-    pub(super) fn place(&self) -> Option<String> {
+    /// The cursor of the recorded chunk, if any.
+    pub(super) fn cursor(&self) -> Option<String> {
         let window = self.window.as_ref()?;
         let until = window.recorded?;
-        // In order: whose they were before, and in which order they were taken, is nobody's place.
+        // Sorted, so that the order of taking does not change it.
         let mut lanes = self.lanes.clone();
         lanes.sort_unstable();
         Some(format!("{lanes:?} {}..{} {}-{until}", self.low, window.high, window.after))
     }
 }
 
-/// Puts lanes that are at one place together.
+/// Adds a partition to the group at the same cursor, or a new one.
 pub(in crate::relay) fn join(groups: &mut Vec<PartitionGroup>, lane: Lane) {
     let same = |group: &&mut PartitionGroup| {
-        let place = |window: &Option<Window>| {
+        let cursor = |window: &Option<Window>| {
             window.as_ref().map(|w| (w.high.text().to_owned(), w.after, w.recorded))
         };
-        group.low == lane.low && place(&group.window) == place(&lane.window)
+        group.low == lane.low && cursor(&group.window) == cursor(&lane.window)
     };
     match groups.iter_mut().find(same) {
         Some(group) => {
@@ -86,7 +86,7 @@ pub(in crate::relay) fn join(groups: &mut Vec<PartitionGroup>, lane: Lane) {
     }
 }
 
-/// Puts groups between windows together that have come to one place.
+/// Merges groups without an open window that have reached the same snapshot.
 pub(in crate::relay) fn merge(groups: &mut Vec<PartitionGroup>) {
     let mut merged: Vec<PartitionGroup> = Vec::with_capacity(groups.len());
     for group in groups.drain(..) {
@@ -105,34 +105,35 @@ pub(in crate::relay) fn merge(groups: &mut Vec<PartitionGroup>) {
     *groups = merged;
 }
 
-/// Where the next window of a group should end, so that it meets another one: `None` at the newest snapshot.
+/// Where a group's next window should end, so that it meets another group. `None`: at a new snapshot.
 pub(in crate::relay) fn target(groups: &[PartitionGroup], at: usize) -> Option<Snapshot> {
     let low = &groups.get(at)?.low;
-    // Where a group is, or is on its way to.
-    let places = groups.iter().map(|group| group.window.as_ref().map_or(&group.low, |window| &window.high));
-    places.filter(|other| other.age(low).is_gt()).max_by(|one, other| one.age(other)).cloned()
+    // Where each group is, or will be after its window.
+    let snapshots =
+        groups.iter().map(|group| group.window.as_ref().map_or(&group.low, |window| &window.high));
+    snapshots.filter(|other| other.age(low).is_gt()).max_by(|one, other| one.age(other)).cloned()
 }
 
-/// Whether another group is about to arrive where this one is: it is worth a moment's wait.
+/// Whether another group is about to reach this one's snapshot, and worth a moment's wait.
 pub(in crate::relay) fn is_awaited(groups: &[PartitionGroup], at: usize) -> bool {
     let Some(low) = groups.get(at).map(|group| &group.low) else { return false };
     let arrives = |group: &PartitionGroup| {
-        group.window.as_ref().is_some_and(|window| window.walk == ScanPlan::Few && window.high == *low)
+        group.window.as_ref().is_some_and(|window| window.plan == ScanPlan::Few && window.high == *low)
     };
     groups.iter().any(arrives)
 }
 
-/// Whether a place is beyond all that was ever written down here. Whoever wrote it down did so before it was sent, so the
-/// rows of the cursor have gone back since.
-pub(super) fn is_behind(groups: &[PartitionGroup], place: &str) -> bool {
+/// Whether this cursor is beyond everything recorded here. A chunk is recorded before it is sent, so the cursor rows
+/// were set back since.
+pub(super) fn is_behind(groups: &[PartitionGroup], cursor: &str) -> bool {
     let read = || {
-        let mut parts = place.strip_prefix('[')?.split_once("] ")?.1.split(' ');
+        let mut parts = cursor.strip_prefix('[')?.split_once("] ")?.1.split(' ');
         let (_, high) = parts.next()?.split_once("..")?;
         let (_, until) = parts.next()?.split_once('-')?;
         Some((Snapshot::read(high)?, until.parse::<i64>().ok()?))
     };
     let Some((high, until)) = read() else { return false };
-    // One that is of some lanes only was written by a relay that shared; those that were not in it may be behind it.
+    // A relay that shared wrote cursors for some partitions only; the others may be behind.
     let newest = |group: &PartitionGroup| match &group.window {
         None => group.low.age(&high),
         Some(window) => {
@@ -142,7 +143,7 @@ pub(super) fn is_behind(groups: &[PartitionGroup], place: &str) -> bool {
     groups.iter().map(newest).max().is_some_and(std::cmp::Ordering::is_lt)
 }
 
-/// Takes lanes out.
+/// Removes partitions from their groups.
 pub(in crate::relay) fn without(groups: &mut Vec<PartitionGroup>, gone: &[i16]) {
     for group in groups.iter_mut() {
         let stays: Vec<bool> = group.lanes.iter().map(|lane| !gone.contains(lane)).collect();
@@ -166,8 +167,8 @@ mod tests {
         Lane { lane, epoch: i64::from(lane) * 10, tid: "(0,1)".into(), low: snapshot(low), window }
     }
 
-    fn window(high: &str, walk: ScanPlan) -> Window {
-        Window { high: snapshot(high), after: 0, recorded: None, walk }
+    fn window(high: &str, plan: ScanPlan) -> Window {
+        Window { high: snapshot(high), after: 0, recorded: None, plan }
     }
 
     #[test]
@@ -201,7 +202,7 @@ mod tests {
     fn a_place_from_beyond_what_was_written_down_is_noticed() {
         let mut groups = Vec::new();
         join(&mut groups, lane(0, "5:5:", None));
-        let behind = |groups: &[PartitionGroup], place| is_behind(groups, place);
+        let behind = |groups: &[PartitionGroup], cursor| is_behind(groups, cursor);
         assert!(!behind(&groups, "[0] 3:3:..5:5: 0-7") && !behind(&groups, "[0] 3:3:..4:4: 0-7"));
         assert!(behind(&groups, "[0] 5:5:..6:6: 0-7"));
         assert!(!behind(&groups, "parked [8, 9]") && !behind(&groups, "nonsense"));

@@ -1,11 +1,12 @@
-//! The chunk after the one that is being published, read meanwhile.
+//! Prefetch: reads the next chunk while the current one is published.
 //!
-//! Reading is the database's work and publishing the broker's: one after the other each would wait half of the time. What
-//! is read ahead is not written down and not sent before everything ahead of it is done; it is only there already.
+//! Reading is the database's work and publishing the broker's: one after the other, each would be idle half of the
+//! time. A prefetched chunk is neither recorded nor sent before everything ahead of it is acked.
 //!
-//! **It cannot be stale.** A window is what two snapshots make it, so its events never change. What may change is whether
-//! an event is held behind a parked one, and only the owner of its lane changes that: whenever it does, what was read ahead
-//! is thrown away. And it is of use only to the same lanes under the same epochs, at the place it was read for.
+//! **It cannot be stale.** Two snapshots define a window, so its events never change. What may change is whether an
+//! event is held behind a parked one, and only the owner of its partition (column `lane`) changes that: whenever it
+//! does, it drops the prefetched chunk. The chunk is used only for the same partitions under the same epochs at the
+//! same cursor.
 
 use std::sync::Arc;
 
@@ -18,7 +19,7 @@ use super::read::{Chunk, read};
 use crate::relay::outbox_reader::OutboxReaderError;
 use crate::store::postgres::connect::Path;
 
-/// A chunk on its way. Dropped, it is given up.
+/// A chunk being read. Dropping it aborts the read.
 pub(super) struct Prefetch {
     of: PartitionGroup,
     task: JoinHandle<Result<Chunk, OutboxReaderError>>,
@@ -31,23 +32,23 @@ impl Drop for Prefetch {
 }
 
 impl Prefetch {
-    /// The connection is busy with it.
-    pub(super) fn is_under_way(&self) -> bool {
+    /// Whether the connection is still busy with it.
+    pub(super) fn is_running(&self) -> bool {
         !self.task.is_finished()
     }
 
     fn is_of(&self, group: &PartitionGroup) -> bool {
-        let place = |group: &PartitionGroup| (group.low.clone(), group.window.clone());
-        (&self.of.lanes, &self.of.epochs, place(&self.of)) == (&group.lanes, &group.epochs, place(group))
+        let cursor = |group: &PartitionGroup| (group.low.clone(), group.window.clone());
+        (&self.of.lanes, &self.of.epochs, cursor(&self.of)) == (&group.lanes, &group.epochs, cursor(group))
     }
 }
 
 impl LeasedSession {
-    /// Begins to read what comes behind the chunk that a group has written down. Not where lanes are at several places,
-    /// whose turns would throw away each other's; and not behind a pooler, where a read may be a transaction of several
-    /// statements, and nothing else may come between them.
-    pub(super) fn read_ahead(&mut self, outbox: &Arc<Outbox>) {
-        self.ahead = None;
+    /// Starts to prefetch the chunk after the recorded one. Not with several groups, which take turns and would discard
+    /// each other's chunk. Not behind a pooler, where a read may be a transaction of several statements that nothing
+    /// may interrupt.
+    pub(super) fn start_prefetch(&mut self, outbox: &Arc<Outbox>) {
+        self.prefetch = None;
         let [group] = &self.groups[..] else { return };
         if self.session.path != Path::Direct {
             return;
@@ -58,17 +59,17 @@ impl LeasedSession {
         window.after = until;
         let (outbox, session, group) = (Arc::clone(outbox), Arc::clone(&self.session), of.clone());
         let task = tokio::spawn(async move { read(&session, &outbox, &group).await });
-        self.ahead = Some(Prefetch { of, task });
+        self.prefetch = Some(Prefetch { of, task });
     }
 
-    /// The chunk that is written down, or else the next one of the group's window.
+    /// The recorded chunk of a group, or else the next one of its window.
     pub(super) async fn chunk(&mut self, outbox: &Outbox, at: usize) -> Result<Chunk, OutboxReaderError> {
         let Some(group) = self.groups.get(at).cloned() else { return Ok(Chunk::default()) };
-        let ahead = self.ahead.take_if(|ahead| ahead.is_of(&group));
+        let prefetch = self.prefetch.take_if(|prefetch| prefetch.is_of(&group));
         let session = Arc::clone(&self.session);
-        self.keep_while(outbox, async {
-            if let Some(mut ahead) = ahead
-                && let Ok(chunk) = (&mut ahead.task).await
+        self.renew_while(outbox, async {
+            if let Some(mut prefetch) = prefetch
+                && let Ok(chunk) = (&mut prefetch.task).await
             {
                 return chunk;
             }

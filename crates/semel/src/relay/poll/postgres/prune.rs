@@ -1,4 +1,4 @@
-//! Forgetting what is published, and how much is left.
+//! Retention: prunes published events. Also the lag: how much is left to publish.
 
 use std::time::Duration;
 
@@ -10,18 +10,18 @@ use super::partition_group::PartitionGroup;
 use crate::relay::outbox_reader::{Lag, OutboxReaderError, Pruned};
 use crate::store::postgres::statement::Sql;
 
-/// Tables in the ring, and how many numbers each takes in its turn, as a power of two. As the schema has it.
+/// Tables in the ring, and how many numbers each takes in its turn, as a power of two. Must match the schema.
 const RING: i64 = 4;
 const TURN_BITS: u32 = 20;
-/// Keys forgotten in one statement, and statements in one go.
-const BITE: i64 = 1_000;
-const BITES_MAX: u32 = 20;
-/// Where counting stops.
+/// Keys deleted by one statement, and statements in one call.
+const CHUNK_ROWS: i64 = 1_000;
+const CHUNKS_MAX: u32 = 20;
+/// Counting stops here.
 const COUNT_MAX: i64 = 10_000;
 
 impl LeasedSession {
-    /// Empties the tables of the ring that may be. The one that is written to next need not be old: better now, while
-    /// nobody writes there, than never.
+    /// Truncates the tables of the ring that may be pruned, and deletes old keys. The table written to next need not be
+    /// old: better now, while it has no writers, than never.
     pub(in crate::relay) async fn prune(
         &mut self,
         outbox: &Outbox,
@@ -40,7 +40,7 @@ impl LeasedSession {
         let now = (last >> TURN_BITS) % RING;
         let mut pruned = Pruned::default();
         if filled.contains(&true) {
-            self.settle(outbox).await?;
+            self.record_low(outbox).await?;
         }
         for (part, filled) in (0..RING).zip(filled) {
             if !filled {
@@ -51,19 +51,19 @@ impl LeasedSession {
             let gone = Sql { text: EMPTY[usize::try_from(part).unwrap_or(0)], types: &[] };
             pruned.tables += u32::from(self.query(&gone, &[]).await?.is_empty());
         }
-        for _ in 0..BITES_MAX {
-            let rows = self.query(&outbox.statements.prune_keys, &[&age_ms, &BITE]).await?.len();
+        for _ in 0..CHUNKS_MAX {
+            let rows = self.query(&outbox.statements.prune_keys, &[&age_ms, &CHUNK_ROWS]).await?.len();
             pruned.rows += rows as u64;
-            self.beat_if_due(outbox).await?;
-            if rows < usize::try_from(BITE).unwrap_or(0) {
+            self.heartbeat_if_due(outbox).await?;
+            if rows < usize::try_from(CHUNK_ROWS).unwrap_or(0) {
                 break;
             }
         }
         Ok(pruned)
     }
 
-    /// Writes down the windows that are behind us: looks without result have moved on in memory only.
-    async fn settle(&mut self, outbox: &Outbox) -> Result<(), OutboxReaderError> {
+    /// Records completed windows: empty polls have moved `low` in memory only.
+    async fn record_low(&mut self, outbox: &Outbox) -> Result<(), OutboxReaderError> {
         for at in 0..self.groups.len() {
             let Some(group) = self.groups.get(at).filter(|group| group.window.is_none()) else { continue };
             let rows = self.fenced(&outbox.statements.settle, group, &[&group.low.text()]).await?;
@@ -72,15 +72,15 @@ impl LeasedSession {
         Ok(())
     }
 
-    /// One statement and so one transaction: it cannot be left half way with the lock held.
+    /// One statement and so one transaction: it cannot stop half way with the lock held.
     async fn empty(&self, part: i64, age_ms: i64) -> Result<(), OutboxReaderError> {
         let text = include_str!("../sql/postgres_prune.sql")
             .replace("{part}", &part.to_string())
             .replace("{age_ms}", &age_ms.to_string());
         match self.session.batch(&text).await {
-            // Somebody is writing there. Another time.
-            Err(trouble) if trouble.is_of_locks() => Ok(()),
-            answered => answered.map_err(|trouble| trouble.explain().into()),
+            // The table has an active writer. A later call tries again.
+            Err(error) if error.is_of_locks() => Ok(()),
+            answered => answered.map_err(|error| error.explain().into()),
         }
     }
 
@@ -90,7 +90,7 @@ impl LeasedSession {
             let high = window.as_ref().map(|window| window.high.text());
             let after = window.as_ref().map_or(0, |window| window.after);
             let values: [&(dyn ToSql + Sync); 5] = [&low.text(), &high, &after, lanes, &COUNT_MAX];
-            let rows = self.look(&outbox.statements.lag, &values).await?;
+            let rows = self.read_by_index(&outbox.statements.lag, &values).await?;
             let Some(row) = rows.first() else { continue };
             let (events, oldest, parked): (i64, Option<i64>, i64) =
                 (get(row, 0)?, get(row, 1)?, get(row, 2)?);

@@ -1,10 +1,10 @@
-//! Reading: windows, the chunks of a window, and parked events that are due.
+//! Reads windows and their chunks, and turns rows into events.
 
 use tokio_postgres::Row;
 use tokio_postgres::types::{FromSql, ToSql, Type};
 use uuid::Uuid;
 
-use super::leased_session::{LeasedSession, get, look};
+use super::leased_session::{LeasedSession, get, read_by_index};
 use super::partition_group::{self, PartitionGroup, ScanPlan, Window};
 use super::snapshot::Snapshot;
 use super::{Outbox, unreadable};
@@ -14,12 +14,12 @@ use crate::relay::poll::row::{Columns, Texts};
 use crate::store::StoreError;
 use crate::store::postgres::connect::Session;
 
-/// A window with so many events is walked through by seq. Less is sorted for each chunk, which is cheaper.
+/// A window with at least this many events is scanned by seq. Fewer are sorted for each chunk, which is cheaper.
 const FEW_MAX: i64 = 10_000;
-/// So many at once are looked at for the lowest seq of a window.
-const PIECE: i64 = 200_000;
+/// Rows per statement in the search for the lowest seq of a window.
+const FLOOR_ROWS: i64 = 200_000;
 
-/// Events of a chunk, and their seqs.
+/// The events of a chunk, and their seqs.
 #[derive(Default)]
 pub(in crate::relay) struct Chunk {
     pub(in crate::relay) events: Vec<Pending>,
@@ -27,7 +27,7 @@ pub(in crate::relay) struct Chunk {
 }
 
 impl LeasedSession {
-    /// Looks what has been committed since the group's low. `false`: nothing, and low has come forward.
+    /// Polls for events committed since the group's `low`. `false`: there are none, and `low` has advanced.
     pub(in crate::relay) async fn open_window(
         &mut self,
         outbox: &Outbox,
@@ -36,19 +36,19 @@ impl LeasedSession {
         let target = partition_group::target(&self.groups, at);
         let Some(low) = self.groups.get(at).map(|group| group.low.clone()) else { return Ok(false) };
         let (high, events) = self.count(outbox, &low, target.as_ref()).await?;
-        let walk = self.walk(outbox, &low, &high, events).await?;
+        let plan = self.plan(outbox, &low, &high, events).await?;
         let Some(group) = self.groups.get_mut(at) else { return Ok(false) };
         if events == 0 {
-            // Not written down: whoever starts again at the old low finds the same nothing.
+            // Not recorded: a restart from the old `low` finds nothing either.
             group.low = high;
             return Ok(false);
         }
-        group.window = Some(Window { high, after: 0, recorded: None, walk });
+        group.window = Some(Window { high, after: 0, recorded: None, plan });
         Ok(true)
     }
 
-    /// Finds out how to read a window that another has begun.
-    pub(in crate::relay) async fn find_walk(
+    /// Chooses the scan plan of a window that another relay began.
+    pub(in crate::relay) async fn choose_plan(
         &mut self,
         outbox: &Outbox,
         at: usize,
@@ -56,9 +56,9 @@ impl LeasedSession {
         let Some(group) = self.groups.get(at).cloned() else { return Ok(()) };
         let Some(window) = group.window else { return Ok(()) };
         let (_, events) = self.count(outbox, &group.low, Some(&window.high)).await?;
-        let walk = self.walk(outbox, &group.low, &window.high, events).await?;
+        let plan = self.plan(outbox, &group.low, &window.high, events).await?;
         if let Some(window) = self.groups.get_mut(at).and_then(|group| group.window.as_mut()) {
-            window.walk = walk;
+            window.plan = plan;
         }
         Ok(())
     }
@@ -70,14 +70,14 @@ impl LeasedSession {
         high: Option<&Snapshot>,
     ) -> Result<(Snapshot, i64), OutboxReaderError> {
         let values: [&(dyn ToSql + Sync); 3] = [&low.text(), &high.map(Snapshot::text), &FEW_MAX];
-        let rows = self.look_kept(outbox, &outbox.statements.open, &values).await?;
-        let row = rows.first().ok_or_else(|| unreadable("a look brought no answer"))?;
+        let rows = self.read_by_index_renewing(outbox, &outbox.statements.open, &values).await?;
+        let row = rows.first().ok_or_else(|| unreadable("the poll returned no row"))?;
         let high: String = get(row, 0)?;
-        let high = Snapshot::read(&high).ok_or_else(|| unreadable(&format!("{high:?} is no snapshot")))?;
+        let high = Snapshot::read(&high).ok_or_else(|| unreadable(&format!("{high:?} is not a snapshot")))?;
         Ok((high, get(row, 1)?))
     }
 
-    async fn walk(
+    async fn plan(
         &mut self,
         outbox: &Outbox,
         low: &Snapshot,
@@ -87,35 +87,35 @@ impl LeasedSession {
         if events < FEW_MAX {
             return Ok(ScanPlan::Few);
         }
-        // The lowest seq, so that the walk does not begin with all that was published long ago. It cannot be known
-        // from the order in which things were begun: who draws a number may write it down much later.
+        // The lowest seq, so that the scan does not begin with events published long ago. The order of the transactions
+        // does not reveal it: a transaction may draw a number and write it much later.
         let mut floor = i64::MAX;
         let (mut xid, mut seq) = (low.xmax().to_string(), -1_i64);
         loop {
-            let values: [&(dyn ToSql + Sync); 4] = [&xid, &seq, &high.xmax().to_string(), &PIECE];
-            let rows = self.look_kept(outbox, &outbox.statements.floor, &values).await?;
+            let values: [&(dyn ToSql + Sync); 4] = [&xid, &seq, &high.xmax().to_string(), &FLOOR_ROWS];
+            let rows = self.read_by_index_renewing(outbox, &outbox.statements.floor, &values).await?;
             let Some(row) = rows.first() else { break };
             floor = floor.min(get(row, 2)?);
             (xid, seq) = (get(row, 0)?, get(row, 1)?);
-            self.beat_if_due(outbox).await?;
+            self.heartbeat_if_due(outbox).await?;
         }
         Ok(ScanPlan::Many { floor: floor.saturating_sub(1) })
     }
 }
 
-/// The chunk that is written down, or else the next one of the group's window.
+/// The recorded chunk of a group, or else the next one of its window.
 pub(in crate::relay) async fn read(
     session: &Session,
     outbox: &Outbox,
     group: &PartitionGroup,
 ) -> Result<Chunk, OutboxReaderError> {
     let Some(window) = &group.window else { return Ok(Chunk::default()) };
-    let (sql, floor) = match window.walk {
+    let (sql, floor) = match window.plan {
         ScanPlan::Many { floor } => (&outbox.statements.many, floor),
         ScanPlan::Few | ScanPlan::Unknown => (&outbox.statements.few, 0),
     };
     let bounds = outbox.options.bounds;
-    // What was written down was within the bounds then.
+    // A recorded chunk was within the bounds when it was recorded.
     let (until, events_max, bytes_max) = match window.recorded {
         Some(until) => (until, i64::MAX, i64::MAX),
         None => (i64::MAX, bound(bounds.events_max), bound(bounds.bytes_max)),
@@ -131,7 +131,7 @@ pub(in crate::relay) async fn read(
         &lanes,
         &floor,
     ];
-    let rows = look(session, sql, &values).await?;
+    let rows = read_by_index(session, sql, &values).await?;
     let mut chunk = Chunk { events: Vec::with_capacity(rows.len()), seqs: Vec::with_capacity(rows.len()) };
     for row in &rows {
         chunk.seqs.push(get(row, 0)?);
@@ -173,7 +173,7 @@ pub(in crate::relay) fn columns(row: &Row) -> Result<Columns, StoreError> {
     })
 }
 
-/// A text for people, with `\u{fffd}` for what cannot be read.
+/// A text for display, with `\u{fffd}` in place of invalid bytes.
 pub(super) fn readable(row: &Row, at: usize) -> Result<String, StoreError> {
     Ok(readable_if_any(row, at)?.unwrap_or_default())
 }
@@ -183,7 +183,7 @@ pub(super) fn readable_if_any(row: &Row, at: usize) -> Result<Option<String>, St
     Ok(text.map(|RawText(bytes)| String::from_utf8_lossy(bytes).into_owned()))
 }
 
-/// A text as its bytes: in a database whose encoding is SQL_ASCII they may be any.
+/// A text as raw bytes: in a database with the encoding SQL_ASCII they need not be UTF-8.
 struct RawText<'a>(&'a [u8]);
 
 impl<'a> FromSql<'a> for RawText<'a> {

@@ -1,4 +1,4 @@
-//! Parked events that are due: tried again, in the order of their keys.
+//! Retries parked events that are due, in order within each key.
 
 use tokio_postgres::Row;
 use tokio_postgres::types::{ToSql, Type};
@@ -12,15 +12,15 @@ use crate::relay::poll::OF_KEY_MAX;
 use crate::relay::poll::parking::{RetryBatch, RetryResult};
 use crate::store::postgres::statement::Sql;
 
-/// Parked events on their way again.
+/// A retry of parked events.
 pub(in crate::relay) struct Retry {
     pub(super) tried: RetryBatch,
-    /// The lanes they are of.
+    /// Their partitions (column `lane`).
     lanes: PartitionGroup,
 }
 
 impl Retry {
-    /// Their numbers.
+    /// Numbers of the events.
     pub(in crate::relay) fn numbers(&self) -> &[i64] {
         &self.tried.ns
     }
@@ -35,7 +35,7 @@ impl LeasedSession {
         lanes.collect()
     }
 
-    /// What is due of our lanes.
+    /// Due parked events of our partitions.
     pub(in crate::relay) async fn due(
         &self,
         outbox: &Outbox,
@@ -46,7 +46,7 @@ impl LeasedSession {
         self.parked(&rows)
     }
 
-    /// Those again, as far as they are still there.
+    /// These events, if they are still parked.
     pub(super) async fn again(
         &self,
         outbox: &Outbox,
@@ -88,7 +88,7 @@ impl LeasedSession {
         Ok(Some((Retry { tried, lanes }, events)))
     }
 
-    /// Takes these for published, as far as they are still parked: a sink that keeps the position has them.
+    /// Marks these as published if they are still parked: a sink that keeps the position has them.
     pub(in crate::relay) async fn published(
         &self,
         outbox: &Outbox,
@@ -117,7 +117,7 @@ impl LeasedSession {
         self.retried(outbox, &Retry { tried, lanes }, &settled).await
     }
 
-    /// What became of them.
+    /// Stores the results of a retry.
     pub(in crate::relay) async fn retried(
         &self,
         outbox: &Outbox,

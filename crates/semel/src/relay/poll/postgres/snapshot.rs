@@ -1,16 +1,16 @@
-//! A snapshot of PostgreSQL's: which transactions had ended when it was taken.
+//! A PostgreSQL snapshot (`pg_snapshot`): which transactions had ended when it was taken.
 
 use std::cmp::Ordering;
 use std::fmt;
 
-/// `xmin:xmax:xip,…`. All below xmin had ended, none from xmax on, and in between all but the list.
+/// `xmin:xmax:xip,…`. All below xmin had ended, none from xmax on, and in between all except those listed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(in crate::relay) struct Snapshot {
     text: String,
     xmin: u64,
     xmax: u64,
-    /// In order, as PostgreSQL writes them.
-    under_way: Vec<u64>,
+    /// Transactions in progress. Sorted.
+    in_progress: Vec<u64>,
 }
 
 impl Snapshot {
@@ -18,9 +18,9 @@ impl Snapshot {
         let mut parts = text.split(':');
         let (xmin, xmax) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
         let list = parts.next()?.split(',').filter(|xid| !xid.is_empty());
-        let mut under_way = list.map(|xid| xid.parse().ok()).collect::<Option<Vec<u64>>>()?;
-        under_way.sort_unstable();
-        parts.next().is_none().then(|| Self { text: text.to_owned(), xmin, xmax, under_way })
+        let mut in_progress = list.map(|xid| xid.parse().ok()).collect::<Option<Vec<u64>>>()?;
+        in_progress.sort_unstable();
+        parts.next().is_none().then(|| Self { text: text.to_owned(), xmin, xmax, in_progress })
     }
 
     pub(in crate::relay) fn text(&self) -> &str {
@@ -31,18 +31,18 @@ impl Snapshot {
         self.xmax
     }
 
-    /// Which one was taken first. Of one server's snapshots one always sees all that the other sees: xmax only grows,
-    /// and while it stays, the list only shrinks.
+    /// Which was taken first. Of one server's snapshots the later one sees all that the earlier one sees: xmax only
+    /// grows, and while it stays, the list only shrinks.
     pub(in crate::relay) fn age(&self, other: &Self) -> Ordering {
-        self.xmax.cmp(&other.xmax).then(other.under_way.len().cmp(&self.under_way.len()))
+        self.xmax.cmp(&other.xmax).then(other.in_progress.len().cmp(&self.in_progress.len()))
     }
 
-    /// Whether that transaction had ended.
+    /// Whether this transaction had ended.
     pub(in crate::relay) fn sees(&self, xid: u64) -> bool {
-        xid < self.xmin || (xid < self.xmax && self.under_way.binary_search(&xid).is_err())
+        xid < self.xmin || (xid < self.xmax && self.in_progress.binary_search(&xid).is_err())
     }
 
-    /// Whether all with lower numbers had ended.
+    /// Whether all transactions with lower ids had ended.
     pub(in crate::relay) fn has_all_before(&self, xid: u64) -> bool {
         self.xmin >= xid
     }
@@ -80,7 +80,7 @@ mod tests {
     fn who_came_later_is_not_waited_for() {
         let snapshot = Snapshot::read("5:9:5,7").unwrap();
         assert!(snapshot.has_all_before(4) && snapshot.has_all_before(5) && !snapshot.has_all_before(6));
-        // The ninth may be under way, and is not in the list.
+        // Transaction 9 may be in progress although it is not listed.
         assert!(!Snapshot::read("9:9:").unwrap().has_all_before(10));
     }
 }

@@ -4,15 +4,15 @@ use tokio_postgres::types::Type;
 
 use crate::store::postgres::statement::Sql;
 
-/// How those that began after low are found where they are few: by the index on xid, and then sorted. `+ 0` keeps the
-/// planner from walking the index on seq, from an end it knows nothing of.
+/// Finds transactions that began after `low` if they are few: by the index on xid, then sorted. `+ 0` keeps the planner
+/// from scanning the index on seq from one end, without knowing where the matching rows begin.
 const FEW: [&str; 2] = [
     "o.xid >= (SELECT pg_snapshot_xmax(low) FROM given) AND o.xid < (SELECT pg_snapshot_xmax(high) FROM given)
             AND o.seq + 0 > $3::bigint AND o.seq + 0 <= (SELECT last FROM reach) AND $8::bigint IS NOT NULL",
     "o.seq + 0",
 ];
-/// Where they are many: along the index on seq, from the lowest of them on. Nearly everything there is of the window, or of
-/// late transactions: a chunk goes past those that are in it, not past all of them.
+/// If they are many: by the index on seq, from the lowest on. Nearly all rows there are of the window or of late
+/// transactions: a chunk passes only the late rows within its range, not all of them.
 const MANY: [&str; 2] = [
     "o.seq > greatest($3::bigint, $8::bigint) AND o.seq <= (SELECT last FROM reach)
             AND NOT pg_visible_in_snapshot(o.xid, (SELECT low FROM given))
@@ -20,7 +20,7 @@ const MANY: [&str; 2] = [
     "o.seq",
 ];
 
-/// What a planted bug does to them.
+/// How a planted bug changes a statement.
 pub(super) type Edit = fn(&str) -> String;
 
 pub(super) struct Statements {
@@ -46,12 +46,12 @@ pub(super) struct Statements {
     pub(super) rebase: Sql,
 }
 
-/// Lanes and their epochs come first wherever something is changed.
+/// Every fenced statement takes the partitions (column `lane`) and their epochs first.
 const FENCE: [Type; 2] = [Type::INT2_ARRAY, Type::INT8_ARRAY];
 
 impl Statements {
     pub(super) fn new(edit: Option<Edit>) -> Self {
-        // Once per outbox that is opened. A session keeps what it has prepared by the text's place.
+        // Leaks once per opened outbox: a session finds prepared statements by the text's address.
         let sql = |text: &str, types: &[Type]| {
             let text = edit.map_or_else(|| text.to_owned(), |edit| edit(text));
             Sql { text: text.leak(), types: types.to_vec().leak() }

@@ -1,5 +1,5 @@
--- What was sent is published. All of these lanes under their epochs, or none. It need not be on disk before we go on:
--- a crash of the server takes it back at most, and the same chunk is sent again.
+-- Acks a chunk: moves the cursor past what was published. Changes all of these partitions (column `lane`) under their
+-- epochs, or none. The commit does not wait for the disk: if the server crashes, the same chunk is only sent again.
 WITH mine AS MATERIALIZED (
     SELECT c.lane, set_config('synchronous_commit', 'off', true) FROM semel_outbox_cursor c
     WHERE c.ctid = ANY ($4::text[]::tid[])

@@ -1,4 +1,4 @@
--- Renews our lease, and tells who else has one and whose tables these are.
+-- Heartbeat: renews this relay's lease. Returns the other relays with a valid lease, and the lineage of the tables.
 WITH beat AS (
     INSERT INTO semel_outbox_relay (id, lease_until)
     VALUES ($1::text::uuid, clock_timestamp() + $2::bigint * interval '1 millisecond')

@@ -1,5 +1,5 @@
--- Parked events that are to be tried again: of each key that is due the first few, in order, as far as they fit. A key
--- of which nothing is left comes too, without an event.
+-- Parked events due for a retry: the first few of each due key, in order, up to the size limit. A due key that has no
+-- parked events left is returned too, without an event.
 WITH due AS MATERIALIZED (
     SELECT key, lane, due_at FROM semel_outbox_parked_key
     WHERE due_at <= clock_timestamp() AND lane = ANY ($1::smallint[])

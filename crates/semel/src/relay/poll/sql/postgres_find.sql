@@ -1,4 +1,4 @@
--- One event by its id: among those set aside, else among the newest.
+-- One event by its id: first among the parked events, then among the newest.
 SELECT * FROM (
     (
         SELECT 0::bigint, p.id::text, p.topic, p.type, p.key, p.aggregate_type, p.aggregate_id, p.content_type,

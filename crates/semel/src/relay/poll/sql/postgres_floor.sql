@@ -1,8 +1,8 @@
--- The lowest seq of those that began after a snapshot was taken, a piece at a time: behind ($1, $2), before $3.
-SELECT piece.xid::text, piece.seq, min(piece.seq) OVER () AS lowest
+-- The lowest seq of transactions that began after a snapshot was taken, one chunk at a time: after ($1, $2), before $3.
+SELECT chunk.xid::text, chunk.seq, min(chunk.seq) OVER () AS lowest
 FROM (
     SELECT xid, seq FROM semel_outbox
     WHERE (xid, seq) > ($1::text::xid8, $2::bigint) AND xid < $3::text::xid8
     ORDER BY xid, seq LIMIT $4::bigint
-) piece
-ORDER BY piece.xid DESC, piece.seq DESC LIMIT 1
+) chunk
+ORDER BY chunk.xid DESC, chunk.seq DESC LIMIT 1

@@ -1,4 +1,4 @@
--- What a group of lanes has before it: behind its place in the window, and after the window.
+-- The backlog of a group of partitions (column `lane`): the rest of its window, and everything after the window.
 WITH given AS MATERIALIZED (SELECT $1::text::pg_snapshot AS low, pg_current_snapshot() AS now),
 found AS (
     (

@@ -1,2 +1,2 @@
--- Gives back whatever a relay has, of which it knows no epoch any more.
+-- Releases everything a relay owns when it no longer knows the epochs.
 UPDATE semel_outbox_cursor SET owner = NULL WHERE owner = $1::text::uuid

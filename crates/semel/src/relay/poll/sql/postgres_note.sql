@@ -1,4 +1,5 @@
--- What is about to be sent, before it is. All of these lanes under their epochs, or none. $7: where their rows are.
+-- Records a chunk before it is sent. Changes all of these partitions (column `lane`) under their epochs, or none.
+-- $7: the ctids of their rows.
 WITH mine AS MATERIALIZED (
     SELECT c.lane FROM semel_outbox_cursor c
     WHERE c.ctid = ANY ($7::text[]::tid[])

@@ -1,8 +1,9 @@
--- The window between two snapshots: what is in it, and how much. With no `high` given: the one of this statement.
+-- Counts the events in the window between two snapshots. Without a `high` it takes the snapshot of this statement.
 --
--- `fresh` began after low was taken. `late` was under way then and is not any more; what still is under way need not
--- be looked at, however much it has written. Both go by the index on xid. What high does not see must not count towards
--- the limit: a high that is given may be older than what was committed since.
+-- The first branch finds transactions that began after `low` was taken. The second finds those that were in progress
+-- then and have committed since; it never reads those still in progress, however much they have written. Both use the
+-- index on xid. Rows not visible in `high` must not count towards the limit: a given `high` may be older than recent
+-- commits.
 WITH given AS MATERIALIZED (
     SELECT $1::text::pg_snapshot AS low, coalesce($2::text::pg_snapshot, pg_current_snapshot()) AS high
 ),

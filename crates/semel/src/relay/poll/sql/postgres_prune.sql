@@ -1,10 +1,10 @@
--- Empties one table of the ring, if everything in it is published and old enough. What every lane's low sees is
--- published or parked. Looked at twice: first without the lock, because everybody who comes after one who waits for it
--- waits too, and most of the time there is nothing to be emptied; then under it: nobody is writing then, and whoever
--- wrote has committed or is gone. Whoever holds it is not waited for longer than an instant.
+-- Retention: truncates one table of the ring if everything in it is published or parked (visible in `low` of every
+-- partition, column `lane`) and old enough. Checks twice. First without the lock: a waiting ACCESS EXCLUSIVE lock
+-- blocks everyone queued behind it, and mostly there is nothing to truncate. Then with the lock: no writer is active,
+-- and every earlier writer has committed or rolled back. lock_timeout (50 ms) bounds the wait for the lock.
 DO $prune$
 BEGIN
-    FOR look IN 1..2 LOOP
+    FOR pass IN 1..2 LOOP
         IF EXISTS (
                 SELECT FROM semel_outbox_cursor c
                 WHERE EXISTS (SELECT FROM semel_outbox_{part} WHERE xid >= pg_snapshot_xmax(c.low))
@@ -18,7 +18,7 @@ BEGIN
         THEN
             RETURN;
         END IF;
-        IF look = 1 THEN
+        IF pass = 1 THEN
             PERFORM set_config('lock_timeout', '50', true);
             LOCK TABLE semel_outbox_{part} IN ACCESS EXCLUSIVE MODE;
         END IF;

@@ -1,4 +1,4 @@
--- Keys of events that were appended long ago, a bite at a time.
+-- Retention: deletes one bounded batch of keys of events that were appended long ago.
 DELETE FROM semel_outbox_key WHERE key IN (
     SELECT key FROM semel_outbox_key
     WHERE made_at < clock_timestamp() - $1::bigint * interval '1 millisecond'

@@ -1,11 +1,11 @@
--- A chunk of a window: events of these lanes behind $3 and up to $4, by seq, as many as $5 with $6 bytes of payload.
--- Those that began after low are found by xid where they are few, by seq where they are many.
+-- A chunk of a window: events of these partitions (column `lane`) after $3 and up to $4, by seq, at most $5 events and
+-- $6 bytes of payload. Transactions that began after `low` are found by xid if they are few, by seq if they are many.
 WITH given AS MATERIALIZED (
     SELECT $1::text::pg_snapshot AS low, $2::text::pg_snapshot AS high
 ),
--- Those that were under way at low and have ended by high: of each transaction the first few behind $3, along the index on
--- (xid, seq). Together they would have to be sorted, and one of them may be a bulk load of millions. Compared as pairs,
--- because with `xid =` the planner may walk the index on seq.
+-- Transactions in progress at `low` that had committed by `high`: the first few rows of each after $3, by the index on
+-- (xid, seq). Reading them all together would need a sort, and one may be a bulk load of millions of rows. It compares
+-- pairs because with `xid =` the planner may scan the index on seq.
 late AS MATERIALIZED (
     SELECT o.* FROM given CROSS JOIN LATERAL pg_snapshot_xip(given.low) AS l (xid) CROSS JOIN LATERAL (
         SELECT o.* FROM semel_outbox o
@@ -17,7 +17,7 @@ late AS MATERIALIZED (
     WHERE pg_visible_in_snapshot(l.xid, given.high)
     ORDER BY o.seq LIMIT $5::bigint
 ),
--- Where the late ones fill the chunk, nothing behind their last is in it.
+-- If the late rows fill the chunk, it ends at the last of them.
 reach AS MATERIALIZED (
     SELECT CASE WHEN count(*) < $5::bigint THEN $4::bigint ELSE max(seq) END AS last FROM late
 ),

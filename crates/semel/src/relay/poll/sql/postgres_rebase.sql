@@ -1,10 +1,10 @@
--- A person has decided: these tables are the ones, everything in them is to be published again ($2 false) or is taken
--- for published ($2 true). Rows that came with a dump may have ids of transactions that are still to come here; they
--- become the oldest.
+-- Rebase, decided by an operator: accepts these tables, and either publishes everything in them again ($2 false) or
+-- marks everything as published ($2 true). Rows restored from a dump may carry transaction ids that are in the future
+-- here; they get the oldest id.
 WITH older AS (
     UPDATE semel_outbox SET xid = '3' WHERE xid >= pg_snapshot_xmax(pg_current_snapshot())
 ),
--- What a slot has read is of another log.
+-- Recorded slot positions belong to another log.
 slots AS (DELETE FROM semel_outbox_slot)
 UPDATE semel_outbox_cursor
 SET epoch = epoch + 1, owner = NULL, lineage = $1::text, high = NULL, after_seq = 0, until_seq = NULL,

@@ -1,6 +1,7 @@
--- What became of parked events that were tried again, under the epochs of their lanes.
--- $3: published; $4 and $5: not published, and why; $6 and $7: keys to be tried later, or never by themselves;
--- $8: when they were due as they were read, in microseconds; $9: keys that go on; $10: the first pause in ms.
+-- Stores the results of a retry batch, under the epochs of its partitions (column `lane`).
+-- $3: published; $4 and $5: failed, and the errors; $6 and $7: keys that stay parked, and whether for good (no
+-- automatic retry); $8: their due time when they were read, in microseconds; $9: keys that did not fail; $10: the first
+-- backoff in ms.
 WITH mine AS MATERIALIZED (
     SELECT c.lane FROM semel_outbox_cursor c
     JOIN unnest($1::smallint[], $2::bigint[]) AS m (lane, epoch) ON c.lane = m.lane AND c.epoch = m.epoch
@@ -8,7 +9,7 @@ WITH mine AS MATERIALIZED (
 ),
 ours AS MATERIALIZED (SELECT (SELECT count(*) FROM mine) = cardinality($1::smallint[]) AS yes),
 gone AS (DELETE FROM semel_outbox_parked WHERE n = ANY ($3::bigint[]) AND (SELECT yes FROM ours)),
-told AS (
+failed AS (
     UPDATE semel_outbox_parked p SET error = f.error
     FROM unnest($4::bigint[], $5::text[]) AS f (n, error) WHERE p.n = f.n AND (SELECT yes FROM ours)
 ),
@@ -20,7 +21,7 @@ later AS (
                 * least($10::bigint * 2 ^ least(k.tries + 1, 20), greatest($10::bigint, 60000)) END
     FROM unnest($6::text[], $7::boolean[], $8::bigint[]) AS f (key, for_good, due)
     WHERE k.key = f.key AND (SELECT yes FROM ours)
-        -- Whoever retried or skipped meanwhile is not overruled.
+        -- Keeps what an operator changed meanwhile by retry or skip.
         AND (extract(epoch FROM k.due_at) * 1000000)::bigint IS NOT DISTINCT FROM f.due
 ),
 ended AS (

@@ -1,4 +1,5 @@
--- Notes that a window is behind us, so that what is in it may be forgotten. All of these lanes or none.
+-- Records that a window is complete, so that its events may be pruned. Changes all of these partitions (column `lane`)
+-- or none.
 WITH mine AS MATERIALIZED (
     SELECT c.lane FROM semel_outbox_cursor c
     JOIN unnest($1::smallint[], $2::bigint[]) AS m (lane, epoch) ON c.lane = m.lane AND c.epoch = m.epoch

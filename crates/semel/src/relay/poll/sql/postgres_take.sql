@@ -1,5 +1,5 @@
--- Takes lanes that are nobody's, whose owner's lease is over, or that were ours before. The new epoch fences whoever
--- had them.
+-- Claims partitions (column `lane`) that have no owner, whose owner's lease has expired, or that this relay already
+-- owned. The new epoch fences the previous owner.
 UPDATE semel_outbox_cursor c
 SET owner = $1::text::uuid, epoch = c.epoch + 1, lineage = coalesce(c.lineage, $3::text)
 WHERE c.lane = ANY ($2::smallint[])

@@ -1,4 +1,4 @@
-//! What a person asks and decides about parked events.
+//! Operator commands: list, retry and skip parked events.
 
 use std::time::{Duration, SystemTime};
 
@@ -8,18 +8,18 @@ use uuid::Uuid;
 use super::SqliteOutbox;
 use super::table::{Table, columns, explain, readable};
 use crate::relay::outbox_reader::{OutboxReaderError, Parked};
-use crate::relay::poll::row::named;
+use crate::relay::poll::row::event_uuid;
 use crate::relay::poll::to_skip;
 
 const LIST: &str = "SELECT id, topic, type, key, aggregate_type, aggregate_id, content_type, headers, \
      idempotency_key, trace_parent, intent, payload, parked_key, error, parked_at \
      FROM semel_outbox_parked WHERE ?1 IS NULL OR parked_key = ?1 ORDER BY n LIMIT ?2";
-/// In any case to another time than before: a relay that has just tried tells by it that a person was here.
+/// Never sets the same time as before: by that a relay that just retried sees that an operator was here.
 const RETRY: &str = "UPDATE semel_outbox_parked_key SET due_at = CAST(unixepoch('subsec') * 1000 AS INTEGER) \
      + (due_at IS CAST(unixepoch('subsec') * 1000 AS INTEGER)) \
      WHERE ?1 IS NULL OR key = ?1";
 
-/// Parked events of this id, with their numbers and topics. An id that is no UUID stands for one.
+/// Number and topic of the parked events with this id. A stored id that is not a UUID is hashed into one.
 fn of_id(tx: &Connection, id: Uuid) -> rusqlite::Result<Vec<(i64, String)>> {
     let query = "SELECT n, topic, id FROM semel_outbox_parked WHERE id = ?1 \
                  OR id NOT LIKE '________-____-____-____-____________' ORDER BY n LIMIT 10000";
@@ -29,7 +29,7 @@ fn of_id(tx: &Connection, id: Uuid) -> rusqlite::Result<Vec<(i64, String)>> {
     let mut found = Vec::new();
     for row in rows {
         let (n, topic, text): (i64, String, String) = row?;
-        if named(&text) == id {
+        if event_uuid(&text) == id {
             found.push((n, topic));
         }
     }
@@ -37,7 +37,7 @@ fn of_id(tx: &Connection, id: Uuid) -> rusqlite::Result<Vec<(i64, String)>> {
 }
 
 impl SqliteOutbox {
-    /// Parked and held events, in the order they would be published in: of one key, or of all.
+    /// Parked and held events, of one key or of all, in the order in which they would be published.
     pub async fn parked(
         &self,
         key: Option<&str>,
@@ -64,7 +64,7 @@ impl SqliteOutbox {
         .await
     }
 
-    /// Has a parked key tried again now, or with `None` all of them. Tells how many.
+    /// Retries a parked key now, or all of them with `None`. Returns the number of keys.
     pub async fn retry(&self, key: Option<&str>) -> Result<u64, OutboxReaderError> {
         let (key, path) = (key.map(str::to_owned), self.path.clone());
         self.with(move |table: &Table| {
@@ -74,15 +74,15 @@ impl SqliteOutbox {
         .await
     }
 
-    /// Gives a parked event up for ever; what is behind it in its key goes on. `false`: it is not parked.
+    /// Skips a parked event for good, so that the events behind it in its key continue. `false`: it is not parked.
     ///
     /// # Errors
-    /// Also where events with this id are parked on several topics: see [`skip_on`](Self::skip_on).
+    /// Also if events with this id are parked on several topics: see [`skip_on`](Self::skip_on).
     pub async fn skip(&self, id: Uuid) -> Result<bool, OutboxReaderError> {
         self.give_up(id, None).await
     }
 
-    /// As [`skip`](Self::skip), for the event with this id on this topic.
+    /// Like [`skip`](Self::skip), for the event with this id on this topic.
     pub async fn skip_on(&self, id: Uuid, topic: &str) -> Result<bool, OutboxReaderError> {
         self.give_up(id, Some(topic.to_owned())).await
     }
@@ -90,8 +90,8 @@ impl SqliteOutbox {
     async fn give_up(&self, id: Uuid, topic: Option<String>) -> Result<bool, OutboxReaderError> {
         let path = self.path.clone();
         self.with(move |table: &Table| {
-            let told = |error| explain(&path, &error);
-            let parked = of_id(&table.connection, id).map_err(told)?;
+            let explained = |error| explain(&path, &error);
+            let parked = of_id(&table.connection, id).map_err(explained)?;
             let ns = to_skip(id, parked, topic.as_deref())?;
             let skip = || {
                 let tx = table.connection.unchecked_transaction()?;
@@ -107,7 +107,7 @@ impl SqliteOutbox {
                 tx.commit()?;
                 Ok(any)
             };
-            skip().map_err(told)
+            skip().map_err(explained)
         })
         .await
     }

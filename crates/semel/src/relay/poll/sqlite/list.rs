@@ -1,4 +1,4 @@
-//! What is in the outbox, and whether a relay may do what it has to.
+//! Lists events and their status, and checks that a relay could run.
 
 use rusqlite::{OptionalExtension, params};
 use uuid::Uuid;
@@ -9,16 +9,16 @@ use crate::relay::listing::{
     EventDetail, EventFilter, EventStatus, EventSummary, LOOKED_EVENTS_MAX, MissingPrivilege, moment,
 };
 use crate::relay::outbox_reader::OutboxReaderError;
-use crate::relay::poll::row::named;
+use crate::relay::poll::row::event_uuid;
 
-/// How far the event `o` has come, by the cursor `c`.
+/// The status of the event `o`, by the cursor `c`.
 const STANDING: &str = "coalesce(
         (SELECT CASE WHEN p.error IS NULL THEN 'held' ELSE 'parked' END
          FROM semel_outbox_parked p WHERE p.id = o.id AND p.topic = o.topic LIMIT 1),
         CASE WHEN o.seq <= c.after_seq THEN 'published' WHEN o.seq <= c.until_seq THEN 'sending' ELSE 'waiting' END)";
 
 impl SqliteOutbox {
-    /// Events and how far they have come.
+    /// Events with their status.
     pub async fn list(&self, listing: &EventFilter) -> Result<Vec<EventSummary>, OutboxReaderError> {
         let (listing, path) = (listing.clone(), self.path.clone());
         let from = match listing.unpublished {
@@ -40,7 +40,7 @@ impl SqliteOutbox {
                     let (id, standing): (String, String) = (readable(row, 0)?, row.get(6)?);
                     let has_key = row.get_ref(3)? != rusqlite::types::ValueRef::Null;
                     Ok(EventSummary {
-                        id: named(&id),
+                        id: event_uuid(&id),
                         topic: readable(row, 1)?,
                         kind: readable(row, 2)?,
                         key: has_key.then(|| readable(row, 3)).transpose()?,
@@ -59,7 +59,7 @@ impl SqliteOutbox {
     /// One event, if it is parked or among the newest [`LOOKED_EVENTS_MAX`].
     pub async fn find(&self, id: Uuid) -> Result<Option<EventDetail>, OutboxReaderError> {
         let path = self.path.clone();
-        let aside = format!(
+        let parked = format!(
             "SELECT {EVENT}, o.made_at, CASE WHEN o.error IS NULL THEN 'held' ELSE 'parked' END, o.error, o.parked_key
              FROM semel_outbox_parked o WHERE o.id = ?1"
         );
@@ -82,7 +82,7 @@ impl SqliteOutbox {
                 });
                 found.optional().map_err(|error| explain(&path, &error))
             };
-            match find(&aside)? {
+            match find(&parked)? {
                 Some(found) => Ok(Some(found)),
                 None => find(&newest),
             }
@@ -90,8 +90,8 @@ impl SqliteOutbox {
         .await
     }
 
-    /// Looks whether a relay could run here: that the tables are there and of the right lineage, and that the file can be
-    /// written. No single rights can be lacking in a file.
+    /// Checks whether a relay could run here: the tables exist and have the right lineage, and the file can be written.
+    /// A file has no privileges that could be missing.
     pub async fn check(&self) -> Result<Vec<MissingPrivilege>, OutboxReaderError> {
         let path = self.path.clone();
         self.with(move |table: &Table| {

@@ -1,4 +1,4 @@
-//! The tables, from a thread that may block.
+//! The outbox tables of a SQLite file. Everything here blocks.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -8,22 +8,23 @@ use rusqlite::{Connection, OpenFlags, OptionalExtension, Row, Transaction, Trans
 
 use crate::relay::outbox_reader::{Lag, OutboxLineage, OutboxReaderError, Pending, Pruned, Rebase, Settled};
 use crate::relay::poll::parking::{ParkedRows, RetryBatch, RetryResult};
-use crate::relay::poll::row::{Columns, Texts, named};
-use crate::relay::poll::{Bounds, OF_KEY_MAX, ahead, known_version};
+use crate::relay::poll::row::{Columns, Texts, event_uuid};
+use crate::relay::poll::{Bounds, OF_KEY_MAX, cursor_ahead, known_version};
 use crate::store::{ErrorKind, Fate, StoreError};
 
-const BITE: i64 = 1_000;
-const BITES_MAX: u32 = 20;
+/// Retention: rows deleted by one statement, and statements.
+const CHUNK_ROWS: i64 = 1_000;
+const CHUNKS_MAX: u32 = 20;
 const COUNT_MAX: i64 = 10_000;
-/// How long another writer is waited for.
-const BUSY: Duration = Duration::from_secs(5);
+/// How long to wait for another writer.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 const NOW: &str = "CAST(unixepoch('subsec') * 1000 AS INTEGER)";
 pub(super) const EVENT: &str = "o.id, o.topic, o.type, o.key, o.aggregate_type, o.aggregate_id, o.content_type, o.headers, \
                      o.idempotency_key, o.trace_parent, o.intent, o.payload";
 
 /// The lease, and how far its owner has come.
 #[derive(Clone, Debug)]
-pub(super) struct Turn {
+pub(super) struct LeasedCursor {
     pub(super) epoch: i64,
     pub(super) lineage: String,
     pub(super) after: i64,
@@ -37,12 +38,12 @@ pub(super) struct Table {
 
 impl Table {
     pub(super) fn open(path: &Path) -> Result<Self, OutboxReaderError> {
-        let told = |error| explain(path, &error);
+        let explained = |error| explain(path, &error);
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        let connection = Connection::open_with_flags(path, flags).map_err(told)?;
-        connection.busy_timeout(BUSY).map_err(told)?;
-        // What is about to be sent is on disk before it is, and with it whatever others have committed.
-        connection.pragma_update(None, "synchronous", "FULL").map_err(told)?;
+        let connection = Connection::open_with_flags(path, flags).map_err(explained)?;
+        connection.busy_timeout(BUSY_TIMEOUT).map_err(explained)?;
+        // A chunk is on disk before it is sent, with all that others have committed.
+        connection.pragma_update(None, "synchronous", "FULL").map_err(explained)?;
         let table = Self { connection, path: path.to_owned() };
         let (found, stored) = table.lineages()?;
         let (found, stored) = (OutboxLineage::read(&found), stored.map(|text| OutboxLineage::read(&text)));
@@ -50,40 +51,40 @@ impl Table {
             Some(stored) if !stored.matches(&found) => {
                 Err(OutboxReaderError::OutboxLineage { stored, found })
             }
-            _ if table.is_ahead()? => Err(ahead()),
+            _ if table.is_ahead()? => Err(cursor_ahead()),
             _ => Ok(table),
         }
     }
 
-    /// Open where the lineage is about to be decided.
+    /// The lineage of the tables, and the one recorded in the cursor.
     fn lineages(&self) -> Result<(String, Option<String>), OutboxReaderError> {
         let query = "SELECT m.lineage, c.lineage, m.version FROM semel_outbox_meta m, semel_outbox_cursor c";
         let read = self.connection.query_row(query, [], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)));
-        let (found, stored, version) = self.told(read)?;
+        let (found, stored, version) = self.explained(read)?;
         known_version(version)?;
         Ok((found, stored))
     }
 
-    /// Whether the cursor is beyond every number that was ever given to an event here.
+    /// Whether the cursor is ahead of every number ever given to an event here.
     fn is_ahead(&self) -> Result<bool, OutboxReaderError> {
         let query = "SELECT max(after_seq, coalesce(until_seq, 0)) > max(
                          coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'semel_outbox'), 0),
                          coalesce((SELECT max(seq) FROM semel_outbox), 0))
                      FROM semel_outbox_cursor";
-        self.told(self.connection.query_row(query, [], |row| row.get(0)))
+        self.explained(self.connection.query_row(query, [], |row| row.get(0)))
     }
 
-    fn told<T>(&self, result: rusqlite::Result<T>) -> Result<T, OutboxReaderError> {
+    fn explained<T>(&self, result: rusqlite::Result<T>) -> Result<T, OutboxReaderError> {
         result.map_err(|error| explain(&self.path, &error))
     }
 
-    /// One commit, under the owner's epoch.
+    /// One commit under the owner's epoch. A fenced relay changes nothing.
     fn fenced(
         &self,
         epoch: i64,
         work: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<bool>,
     ) -> Result<(), OutboxReaderError> {
-        let ours = self.told((|| {
+        let ours = self.explained((|| {
             let tx = Transaction::new_unchecked(&self.connection, TransactionBehavior::Immediate)?;
             let stored: i64 = tx.query_row("SELECT epoch FROM semel_outbox_cursor", [], |row| row.get(0))?;
             if stored != epoch || !work(&tx)? {
@@ -95,29 +96,35 @@ impl Table {
         if ours { Ok(()) } else { Err(OutboxReaderError::Fenced) }
     }
 
-    /// Renews what is ours, or takes what is nobody's. `None`: another has it.
+    /// Renews our lease, or takes a free one. `None`: another relay holds it.
     pub(super) fn take_or_renew(
         &self,
         me: &str,
         epoch: Option<i64>,
         lease: Duration,
-    ) -> Result<Option<Turn>, OutboxReaderError> {
+    ) -> Result<Option<LeasedCursor>, OutboxReaderError> {
         let lease_ms = ms(lease);
-        let turn = |row: &Row<'_>| {
-            Ok(Turn { epoch: row.get(0)?, lineage: row.get(1)?, after: row.get(2)?, recorded: row.get(3)? })
+        let leased = |row: &Row<'_>| {
+            Ok(LeasedCursor {
+                epoch: row.get(0)?,
+                lineage: row.get(1)?,
+                after: row.get(2)?,
+                recorded: row.get(3)?,
+            })
         };
         if let Some(epoch) = epoch {
             let renew = format!(
                 "UPDATE semel_outbox_cursor SET lease_until = {NOW} + ?1 WHERE epoch = ?2
                  RETURNING epoch, lineage, after_seq, until_seq"
             );
-            return self.told(self.connection.query_row(&renew, params![lease_ms, epoch], turn).optional());
+            return self
+                .explained(self.connection.query_row(&renew, params![lease_ms, epoch], leased).optional());
         }
-        // Reads first: who waits for the lease writes nothing.
+        // Reads first: a relay that waits for the lease writes nothing.
         let free = format!(
             "SELECT 1 FROM semel_outbox_cursor WHERE owner IS NULL OR owner = ?1 OR lease_until < {NOW}"
         );
-        if self.told(self.connection.query_row(&free, [me], |_| Ok(())).optional())?.is_none() {
+        if self.explained(self.connection.query_row(&free, [me], |_| Ok(())).optional())?.is_none() {
             return Ok(None);
         }
         let take = format!(
@@ -127,14 +134,14 @@ impl Table {
              WHERE owner IS NULL OR owner = ?1 OR lease_until < {NOW}
              RETURNING epoch, lineage, after_seq, until_seq"
         );
-        self.told(self.connection.query_row(&take, params![me, lease_ms], turn).optional())
+        self.explained(self.connection.query_row(&take, params![me, lease_ms], leased).optional())
     }
 
-    /// The chunk that is written down, or the next one, which then is.
+    /// The recorded chunk, or the next one, recorded first.
     #[expect(clippy::type_complexity, reason = "three things that belong together for one call")]
     pub(super) fn chunk(
         &self,
-        turn: &Turn,
+        leased: &LeasedCursor,
         bounds: Bounds,
     ) -> Result<Option<(i64, Vec<i64>, Vec<Pending>)>, OutboxReaderError> {
         let query = format!(
@@ -144,35 +151,36 @@ impl Table {
              FROM semel_outbox o WHERE o.seq > ?1 AND o.seq <= ?2 ORDER BY o.seq"
         );
         let (mut seqs, mut events, mut bytes) = (Vec::new(), Vec::new(), 0);
-        self.told((|| {
+        self.explained((|| {
             let mut statement = self.connection.prepare_cached(&query)?;
-            let mut rows = statement.query(params![turn.after, turn.recorded.unwrap_or(i64::MAX)])?;
+            let mut rows = statement.query(params![leased.after, leased.recorded.unwrap_or(i64::MAX)])?;
             while let Some(row) = rows.next()? {
                 let pending = columns(row)?.pending(row.get(13)?);
                 bytes += pending.event.payload().len();
                 seqs.push(row.get(12)?);
                 events.push(pending);
-                if turn.recorded.is_none() && (seqs.len() >= bounds.events_max || bytes >= bounds.bytes_max) {
+                if leased.recorded.is_none() && (seqs.len() >= bounds.events_max || bytes >= bounds.bytes_max)
+                {
                     break;
                 }
             }
             Ok(())
         })())?;
-        let Some(until) = turn.recorded.or(seqs.last().copied()) else { return Ok(None) };
-        if turn.recorded.is_none() {
-            self.fenced(turn.epoch, |tx| {
+        let Some(until) = leased.recorded.or(seqs.last().copied()) else { return Ok(None) };
+        if leased.recorded.is_none() {
+            self.fenced(leased.epoch, |tx| {
                 Ok(tx.execute("UPDATE semel_outbox_cursor SET until_seq = ?1", [until])? == 1)
             })?;
         }
         Ok(Some((until, seqs, events)))
     }
 
-    /// The chunk is published, but for what is set aside.
+    /// Acks the chunk, and parks the rest.
     pub(super) fn advance(
         &self,
         epoch: i64,
         until: i64,
-        aside: &ParkedRows,
+        parked: &ParkedRows,
         retry: Duration,
     ) -> Result<(), OutboxReaderError> {
         self.fenced(epoch, |tx| {
@@ -180,11 +188,11 @@ impl Table {
             if tx.execute(moved, [until])? != 1 {
                 return Ok(false);
             }
-            for (at, seq) in aside.seqs.iter().enumerate() {
-                let error = aside.errors.get(at).cloned().flatten();
+            for (at, seq) in parked.seqs.iter().enumerate() {
+                let error = parked.errors.get(at).cloned().flatten();
                 let flag = |flags: &[bool]| flags.get(at).copied().unwrap_or(false);
-                let for_good = flag(&aside.for_good);
-                let Some(key) = aside.keys.get(at) else { continue };
+                let for_good = flag(&parked.for_good);
+                let Some(key) = parked.keys.get(at) else { continue };
                 if error.is_some() {
                     let park = format!(
                         "INSERT INTO semel_outbox_parked_key (key, due_at)
@@ -204,10 +212,10 @@ impl Table {
         })
     }
 
-    /// Parked events that are due, and keys of which nothing is left.
+    /// Parked events that are due, and due keys without parked events.
     pub(super) fn due(&self, bytes_max: usize) -> Result<(RetryBatch, Vec<Pending>), OutboxReaderError> {
         let (mut tried, mut events, mut bytes) = (RetryBatch::default(), Vec::new(), 0);
-        self.told((|| {
+        self.explained((|| {
             let due = format!(
                 "SELECT key, due_at FROM semel_outbox_parked_key WHERE due_at <= {NOW} ORDER BY due_at LIMIT 100"
             );
@@ -241,10 +249,10 @@ impl Table {
         Ok((tried, events))
     }
 
-    /// Those again, as far as they are still there.
+    /// These events, if they are still parked.
     pub(super) fn again(&self, ns: &[i64]) -> Result<(RetryBatch, Vec<Pending>), OutboxReaderError> {
         let (mut tried, mut events) = (RetryBatch::default(), Vec::new());
-        self.told((|| {
+        self.explained((|| {
             let query = format!(
                 "SELECT {EVENT}, o.parked_key, k.due_at FROM semel_outbox_parked o
                  LEFT JOIN semel_outbox_parked_key k ON k.key = o.parked_key WHERE o.n = ?1 ORDER BY o.n"
@@ -264,7 +272,7 @@ impl Table {
         Ok((tried, events))
     }
 
-    /// What became of them.
+    /// Stores the results of a retry.
     pub(super) fn retried(
         &self,
         epoch: i64,
@@ -302,22 +310,23 @@ impl Table {
 
     pub(super) fn release(&self, epoch: i64) -> Result<(), OutboxReaderError> {
         let free = "UPDATE semel_outbox_cursor SET owner = NULL, lease_until = 0 WHERE epoch = ?1";
-        self.told(self.connection.execute(free, [epoch])).map(drop)
+        self.explained(self.connection.execute(free, [epoch])).map(drop)
     }
 
-    /// What is published and old, a bite at a time, so that no writer waits for long.
+    /// Retention: deletes old published events in bounded batches, so that no writer waits for long.
     pub(super) fn prune(&self, older_than: Duration) -> Result<Pruned, OutboxReaderError> {
-        let bite = format!(
+        let delete = format!(
             "DELETE FROM semel_outbox WHERE seq IN (
                  SELECT seq FROM semel_outbox
                  WHERE seq <= (SELECT after_seq FROM semel_outbox_cursor) AND made_at < {NOW} - ?1
                  ORDER BY seq LIMIT ?2)"
         );
         let mut pruned = Pruned::default();
-        for _ in 0..BITES_MAX {
-            let gone = self.told(self.connection.execute(&bite, params![ms(older_than), BITE]))?;
+        for _ in 0..CHUNKS_MAX {
+            let gone =
+                self.explained(self.connection.execute(&delete, params![ms(older_than), CHUNK_ROWS]))?;
             pruned.rows += gone as u64;
-            if (gone as u64) < BITE.unsigned_abs() {
+            if (gone as u64) < CHUNK_ROWS.unsigned_abs() {
                 break;
             }
         }
@@ -331,7 +340,7 @@ impl Table {
              FROM (SELECT made_at FROM semel_outbox
                    WHERE seq > (SELECT after_seq FROM semel_outbox_cursor) LIMIT ?1)"
         );
-        let told = self.connection.query_row(&query, [COUNT_MAX], |row| {
+        let lag = self.connection.query_row(&query, [COUNT_MAX], |row| {
             let oldest: Option<i64> = row.get(1)?;
             Ok(Lag {
                 events: row.get::<_, i64>(0)?.unsigned_abs(),
@@ -342,7 +351,7 @@ impl Table {
                 bytes: None,
             })
         });
-        self.told(told)
+        self.explained(lag)
     }
 
     pub(super) fn rebase(path: &Path, rebase: Rebase) -> Result<(), OutboxReaderError> {
@@ -351,7 +360,7 @@ impl Table {
              after_seq = CASE WHEN ?1 THEN (SELECT coalesce(max(seq), 0) FROM semel_outbox) ELSE 0 END";
         let done =
             Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE).and_then(|connection| {
-                connection.busy_timeout(BUSY)?;
+                connection.busy_timeout(BUSY_TIMEOUT)?;
                 connection.execute(rebased, [rebase == Rebase::FromNow])
             });
         done.map(drop).map_err(|error| explain(path, &error))
@@ -372,7 +381,7 @@ pub(super) fn columns(row: &Row<'_>) -> rusqlite::Result<Columns> {
     let (id, topic) = (needed(0, "id")?, needed(1, "topic")?);
     let (kind, content_type) = (needed(2, "type")?, needed(6, "content_type")?);
     Ok(Columns {
-        id: named(&id),
+        id: event_uuid(&id),
         topic,
         kind,
         key: text(3, "key")?,
@@ -388,7 +397,7 @@ pub(super) fn columns(row: &Row<'_>) -> rusqlite::Result<Columns> {
     })
 }
 
-/// A text for people, with `\u{fffd}` for what cannot be read.
+/// A text for display, with `\u{fffd}` in place of invalid bytes.
 pub(super) fn readable(row: &Row<'_>, at: usize) -> rusqlite::Result<String> {
     match row.get_ref(at)? {
         ValueRef::Text(bytes) => Ok(String::from_utf8_lossy(bytes).into_owned()),
@@ -405,27 +414,29 @@ pub(super) fn explain(path: &Path, error: &rusqlite::Error) -> OutboxReaderError
     let path = path.display();
     let (kind, message) = match error.sqlite_error_code() {
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
-            (ErrorKind::Unavailable, format!("{path} is locked by another process; it is tried again"))
+            (ErrorKind::Unavailable, format!("{path} is locked by another process; will retry"))
         }
         Some(ErrorCode::DiskFull) => {
-            (ErrorKind::Full, format!("no room left for {path}; free some on its disk"))
+            (ErrorKind::Full, format!("the disk of {path} is full; free some space"))
         }
         Some(ErrorCode::CannotOpen) => {
-            (ErrorKind::Misconfigured, format!("{path} cannot be opened; name the file that has the outbox"))
+            (ErrorKind::Misconfigured, format!("{path} cannot be opened; check the path of the outbox file"))
         }
         Some(ErrorCode::ReadOnly) => {
-            (ErrorKind::Misconfigured, format!("{path} cannot be written; let this user write it"))
+            (ErrorKind::Misconfigured, format!("cannot write to {path}; give this user write access"))
         }
-        Some(ErrorCode::SystemIoFailure) => (ErrorKind::Unavailable, format!("the disk of {path} fails")),
+        Some(ErrorCode::SystemIoFailure) => {
+            (ErrorKind::Unavailable, format!("I/O error on {path}; check its disk"))
+        }
         _ if error.to_string().contains("no such table") => (
             ErrorKind::Misconfigured,
             format!(
-                "{path} has no outbox; make its tables with `semel migrate --outbox URL` or `semel::outbox::schema`"
+                "{path} has no outbox tables; create them with `semel migrate --outbox URL` or `semel::outbox::schema`"
             ),
         ),
-        _ => (ErrorKind::Corrupt, format!("the outbox in {path} cannot be read; look at it with sqlite3")),
+        _ => (ErrorKind::Corrupt, format!("cannot read the outbox in {path}; inspect it with sqlite3")),
     };
-    // A statement that failed is undone; a commit that failed may not be.
+    // A failed statement is rolled back; a failed commit may have been applied.
     let fate = if kind == ErrorKind::Misconfigured { Fate::NotApplied } else { Fate::InDoubt };
     StoreError::new(kind, fate, message).with_source(error.to_string()).into()
 }

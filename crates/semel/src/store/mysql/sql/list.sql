@@ -1,12 +1,12 @@
--- A page's worth of places, newest first.
+-- The cursors of a page (created_at, id), newest first.
 SELECT created_at, id, CAST(COALESCE(LENGTH(outcome), 0) AS SIGNED)
 FROM semel_intent FORCE INDEX ({index})
-WHERE {place}
-  -- Expired is absent.
+WHERE {range}
+  -- Expired counts as absent.
   AND (state < 2 OR expires_at IS NULL OR expires_at > {now})
-  -- The state that holds now: an opaque claim whose lease ran out, or ends more than a day from now, is uncertain.
+  -- The state that holds now: an opaque claim whose lease has expired, or ends more than a day from now, is uncertain.
   AND IF(state = 0 AND effect = 0 AND NOT (lease_until > {now} AND lease_until <= {now} + 86400000), 1, state) IN ({states})
-  -- What changed while the clock was ahead has been so for no time, and is listed all the same.
+  -- A record that changed while the clock was ahead counts as just changed, and is listed all the same.
   AND GREATEST(0, {now} - IF(state = 0 AND NOT (lease_until > {now} AND lease_until <= {now} + 86400000), lease_until, changed_at)) >= {older_than_ms}
   {filters}
 ORDER BY created_at DESC, id DESC

@@ -1,4 +1,4 @@
--- By primary key, as claims lock: the two never wait for each other crosswise. What is held is in use.
+-- By primary key, in the same order as claims lock: no deadlock between the two. A locked row is in use and is skipped.
 START TRANSACTION;
 SELECT id FROM semel_intent FORCE INDEX (PRIMARY)
 WHERE id IN ({ids}) AND state >= 2 AND expires_at <= {clock}

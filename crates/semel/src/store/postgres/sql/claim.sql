@@ -1,14 +1,14 @@
 -- Claims, many at once. One statement, one snapshot, one commit.
 --
--- Read first: what is there and may not be taken over is answered from the row, and nothing is written for
--- it. Only the rest is inserted or taken over. An id that comes back in none of the sets lost a race after
--- the snapshot was taken; it is asked again, and then the row is there.
+-- Reads first: a claim that finds a row and may not take it over is answered from the row, and nothing is written for
+-- it. Only the rest is inserted or taken over. An id that is in none of the result sets lost a race after the snapshot
+-- was taken; it is retried, and then the row exists.
 --
 --   $1 ids, sorted   $2 their lock keys   $3 owners   $4 fingerprints   $5 recipes   $6 effects
 --   $7 leases in ms   $8 scopes   $9 operations   $10 keys   $11 whether it is the first of its id
 --   $12 largest outcome that is sent along, in bytes
 --
--- LATERAL … OFFSET 0: each id is looked up by its index, whatever the planner believes of the table's size.
+-- LATERAL … OFFSET 0: each id is looked up by index, whatever size the planner assumes for the table.
 WITH clock AS MATERIALIZED (
     SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now
 ),
@@ -28,14 +28,14 @@ looked AS MATERIALIZED (
         i.owner, i.recipe, i.fingerprint, i.decision, i.outcome,
         CASE
             WHEN i.id IS NULL THEN 1
-            -- Expired is absent.
+            -- Expired counts as absent.
             WHEN i.state >= 2 AND i.expires_at <= clock.now THEN 2
             -- Mismatch comes first.
             WHEN i.recipe = asked.recipe AND i.fingerprint <> asked.fingerprint THEN 0
-            -- Lapsed (or given while the clock was more than a day ahead): both attempts have to be protected.
+            -- Lease expired (or granted while the clock was more than a day ahead): both attempts have to be protected.
             WHEN i.state = 0 AND NOT (i.lease_until > clock.now AND i.lease_until <= clock.now + 86400000)
                 AND i.effect > 0 AND asked.effect > 0 THEN 3
-            -- Failed: a protected attempt speaks for itself alone, unless somebody decided.
+            -- Failed: a protected attempt says nothing about an earlier one, unless there is a decision.
             WHEN i.state = 4 AND (
                 i.effect = 0 OR asked.effect > 0 OR i.owner = '\x00000000000000000000000000000000'
             ) THEN 3
@@ -45,7 +45,7 @@ looked AS MATERIALIZED (
     CROSS JOIN clock
     LEFT JOIN LATERAL (SELECT * FROM semel_intent WHERE semel_intent.id = asked.id OFFSET 0) i ON true
 ),
--- A key that somebody's open transaction holds is not waited for.
+-- A key that another open transaction has locked is not waited for.
 wanted AS MATERIALIZED (
     SELECT looked.n, looked.id, looked.way, pg_try_advisory_xact_lock(looked.lock) AS got
     FROM looked
@@ -66,12 +66,12 @@ fresh AS (
     ) operation
     CROSS JOIN LATERAL (SELECT nextval('semel_epoch') AS epoch WHERE asked.n > 0 OFFSET 0) new
     WHERE asked.n IN (SELECT wanted.n FROM wanted WHERE wanted.way = 1 AND wanted.got)
-    -- Whoever meets a row that somebody else inserts at this moment meets the others in the same order.
+    -- Sorted: concurrent inserts of the same ids meet in the same order, so they do not deadlock.
     ORDER BY asked.n
     ON CONFLICT (id) DO NOTHING
     RETURNING id, epoch, lease_until
 ),
--- Locked by somebody who took no lock of ours: not waited for either.
+-- A row locked without our advisory lock is not waited for either.
 free AS MATERIALIZED (
     SELECT looked.n, row.at
     FROM looked
@@ -134,7 +134,7 @@ UNION ALL
 SELECT
     2, n, NULL, now, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, false
 FROM looked
--- All who ask for such a key, not the first alone.
+-- All claims of such a key, not only the first.
 WHERE way > 0 AND id IN (
     SELECT wanted.id
     FROM wanted

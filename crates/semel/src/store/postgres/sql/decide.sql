@@ -1,5 +1,5 @@
 -- A decision about the record as it was read: if it has changed since, nothing happens. 1 recorded, 0 changed,
--- -1 somebody's transaction holds the row.
+-- -1 another transaction has the row locked.
 --   $1 id   $2 epoch   $3 state   $4 lease_until: as they were read
 --   $5 new state   $6 owner   $7 changed_at   $8 expires_at   $9 decision   $10 outcome
 WITH locked AS MATERIALIZED (

@@ -1,8 +1,8 @@
 -- Outcomes, many at once.
 --   $1 ids, sorted   $2 owners   $3 epochs   $4 states   $5 retentions in ms, NULL is for ever   $6 outcomes
 --
--- Answers: 0 recorded, 1 already, 2 stale, 3 to be asked again (somebody's transaction holds the row, or it
--- changed after the snapshot was taken), 10 and the state: another verdict was recorded before. No answer: no such row.
+-- Answers: 0 recorded, 1 already, 2 stale, 3 retry (another transaction has the row locked, or it changed after the
+-- snapshot was taken), 10 plus the state: another verdict was recorded before. No answer: no such row.
 WITH clock AS MATERIALIZED (
     SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now
 ),

@@ -1,7 +1,7 @@
 -- A page, newest first.
 --   $1 now   $2 below this seq   $3 not below this seq   $4 states wanted, a bit each
 --   $5 operation or NULL   $6 tenant or NULL   $7 at least this many ms in its state   $8 how many
--- {open} is filled in where only open ones are wanted: then their small index is walked.
+-- {open} is filled in where only open ones are wanted: then their small index is scanned.
 SELECT
     $1::bigint, i.state, i.effect, i.epoch, i.attempts, i.lease_until, i.created_at, i.changed_at, i.expires_at,
     i.owner, i.recipe, i.fingerprint, i.decision, i.outcome, i.scope, operation.name, i.key, i.seq
@@ -10,9 +10,9 @@ CROSS JOIN LATERAL (SELECT name FROM semel_operation WHERE semel_operation.n = i
 WHERE i.seq < $2::bigint
   AND i.seq >= $3::bigint
   {open}
-  -- Expired is absent.
+  -- Expired counts as absent.
   AND (i.expires_at IS NULL OR i.expires_at > $1::bigint)
-  -- The state that holds now: an opaque claim whose lease ran out, or ends more than a day
+  -- The state that holds now: an opaque claim whose lease has expired, or ends more than a day
   -- from now, is uncertain.
   AND ($4::integer >> CASE WHEN i.state = 0 AND i.effect = 0 AND NOT (i.lease_until > $1::bigint AND i.lease_until <= $1::bigint + 86400000) THEN 1 ELSE i.state END) & 1 = 1
   AND ($5::text IS NULL OR operation.name = $5::text)

@@ -1,9 +1,9 @@
 -- Leases, many at once.
 --   $1 ids, sorted   $2 owners   $3 epochs   $4 leases in ms
 --
--- Answers: the end of the lease; NULL with again = true: somebody's transaction holds the row, or it changed
--- after the snapshot was taken (another renewal of the same owner does that), so it is asked again. No answer is
--- a lost claim. A lapsed lease is not brought back to life.
+-- Answers: the end of the lease; or NULL with again = true: another transaction has the row locked, or it changed after
+-- the snapshot was taken (another renewal of the same owner does that), so it is retried. No answer: the claim is lost.
+-- An expired lease is not revived.
 WITH clock AS MATERIALIZED (
     SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now
 ),

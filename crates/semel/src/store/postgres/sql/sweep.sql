@@ -1,12 +1,12 @@
--- Forgets some that have expired: -1 when another sweeper is at it, else how many.
+-- Deletes expired records: -1 when another sweep is running, else how many.
 --   $1 how many at most   $2 first half of the lock's key
--- Only what is finished has an expiry; `state` is asked all the same, because this forgets for good. Rows that
--- somebody holds are left for the next time. What an operation's phases left behind goes with it; rows of phases
--- that somebody holds are just being deleted by whoever begins that operation anew.
+-- Only finished records have an expiry; `state` is checked all the same, because this deletes for good. Locked rows are
+-- left for the next sweep. The phases of an operation are deleted with it; a locked row of phases is just being deleted
+-- by a transaction that begins that operation anew.
 WITH alone AS MATERIALIZED (
     SELECT pg_try_advisory_xact_lock($2::integer, 'semel_intent'::regclass::oid::integer) AS got
 ),
-doomed AS MATERIALIZED (
+expired AS MATERIALIZED (
     SELECT semel_intent.ctid AS at, semel_intent.id
     FROM semel_intent
     WHERE (SELECT got FROM alone)
@@ -20,13 +20,13 @@ doomed AS MATERIALIZED (
 left_over AS MATERIALIZED (
     SELECT semel_phase.ctid AS at
     FROM semel_phase
-    WHERE semel_phase.id IN (SELECT id FROM doomed)
+    WHERE semel_phase.id IN (SELECT id FROM expired)
     FOR UPDATE SKIP LOCKED
 ),
 phases_gone AS (
     DELETE FROM semel_phase WHERE ctid = ANY (ARRAY (SELECT at FROM left_over)) RETURNING 1
 ),
 gone AS (
-    DELETE FROM semel_intent WHERE ctid = ANY (ARRAY (SELECT at FROM doomed)) RETURNING 1
+    DELETE FROM semel_intent WHERE ctid = ANY (ARRAY (SELECT at FROM expired)) RETURNING 1
 )
 SELECT CASE WHEN (SELECT got FROM alone) THEN (SELECT count(*) FROM gone) ELSE -1 END AS swept

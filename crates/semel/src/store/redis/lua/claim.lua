@@ -1,8 +1,8 @@
 -- ARGV: 1 member of the open set, 2 identity, 3 fingerprint, 4 owner, 5 effect, 6 lease in ms
--- {1, now, epoch, attempt, lease_until, other_recipe}   yours
--- {2, now}                                              another request has the key
+-- {1, now, epoch, attempt, lease_until, other_recipe}   granted
+-- {2, now}                                              mismatch: the key was used for another request
 -- {3 in flight | 4 replay | 5 uncertain, now, other_recipe, record}
--- {6, now}                                              another intent under the same first bytes of its digest
+-- {6, now}                                              collision: another intent, same first bytes of its digest
 local identity, print, owner = ARGV[2], ARGV[3], ARGV[4]
 local effect, lease_ms = tonumber(ARGV[5]), tonumber(ARGV[6])
 
@@ -15,7 +15,7 @@ if raw then
         return {6, now}
     end
     floor = epoch
-    -- A record that has expired is absent: nothing of it carries over but the epoch.
+    -- An expired record counts as absent: only its epoch carries over.
     if not is_expired(state, till) then
         local theirs = string.sub(raw, 45, 84)
         -- Mismatch comes before in-flight, and in-flight before replay.
@@ -26,13 +26,13 @@ if raw then
             other_recipe = 1
         end
         if state == 0 and not is_lapsed(till) then
-            -- The same attempt asks again because it never saw our answer.
+            -- The same attempt claims again because it did not get our answer.
             if string.sub(raw, 29, 44) == owner then
                 return {1, now, epoch, tries, till, other_recipe}
             end
             return {3, now, other_recipe, raw}
         elseif state == 0 then
-            -- The lease ran out. Both attempts have to be protected, or nobody knows.
+            -- The lease has expired. Both attempts have to be protected; otherwise the effect is uncertain.
             if was == 0 or effect == 0 then
                 return {5, now, other_recipe, raw}
             end
@@ -41,7 +41,7 @@ if raw then
         elseif state == 2 or state == 3 then
             return {4, now, other_recipe, raw}
         elseif was ~= 0 and effect == 0 and string.sub(raw, 29, 44) ~= string.rep('\0', 16) then
-            -- A protected attempt that failed speaks for itself, not for the one it took over from.
+            -- A protected attempt that failed says nothing about the attempt it took over from.
             return {5, now, other_recipe, raw}
         end
         created, attempts = born, tries

@@ -1,6 +1,6 @@
--- ARGV: 1 member of the open set, 2 epoch that was seen, 3 ruling (a state that it came to, 8 not applied,
--- 9 release), 4 retention in ms (-1 is for ever), 5 outcome, 6 what the caller wrote down about it
--- {1, now} recorded, {2, now} not what was seen, {3, now, state} cannot be decided so
+-- ARGV: 1 member of the open set, 2 epoch the caller read, 3 ruling (a final state, 8 not applied, 9 release),
+-- 4 retention in ms (-1 is for ever), 5 outcome, 6 the decision without its time, encoded
+-- {1, now} recorded, {2, now} changed since it was read, {3, now, state} not possible in this state
 local raw = redis.call('GET', KEYS[2])
 if not raw then
     return {2, now}
@@ -30,7 +30,7 @@ till = 0
 if retention >= 0 then
     till = later(retention)
 end
--- A fresh epoch and nobody's token: from here on the last owner is stale.
+-- A fresh epoch and an empty owner: from here on the last owner is stale.
 epoch = fresh_epoch(epoch)
 local effect = math.floor(tag / 8) % 4
 local identity_end = outcome_at(raw, 0) - 1

@@ -1,7 +1,7 @@
--- Puts what was read from the authority into the cache, unless something newer is there.
+-- Stores an entry read from the authority in the cache, unless a newer one is there.
 -- KEYS[1] the entry. ARGV: 1 the entry: kind (1 outcome, 2 tombstone), 8 bytes of epoch, the rest; 2 its life in ms
--- {1} stored, {2} what is there stays
--- An outcome that was read before somebody withdrew it may arrive after the tombstone: the epoch tells.
+-- {1} stored, {2} kept the present entry
+-- An outcome that was read before it was withdrawn may arrive after the tombstone: the epoch decides.
 local there = redis.call('GETRANGE', KEYS[1], 0, 8)
 if #there == 9 then
     local kind, high, low = struct.unpack('>BI4I4', there)

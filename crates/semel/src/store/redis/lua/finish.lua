@@ -1,5 +1,5 @@
--- ARGV: 1 member of the open set, 2 owner, 3 epoch, 4 state to be, 5 retention in ms (-1 is for ever), 6 outcome
--- {1, now} recorded, {2, now} recorded before, {3, now} not yours any more, {4, now, state} another verdict was
+-- ARGV: 1 member of the open set, 2 owner, 3 epoch, 4 new state, 5 retention in ms (-1 is for ever), 6 outcome
+-- {1, now} recorded, {2, now} already recorded, {3, now} stale: the claim is lost, {4, now, state} another verdict was
 -- recorded before
 local raw = redis.call('GET', KEYS[2])
 if not raw then
@@ -9,7 +9,7 @@ local tag, epoch, born, changed, till, attempts = struct.unpack(HEAD, raw)
 if epoch ~= tonumber(ARGV[3]) or string.sub(raw, 29, 44) ~= ARGV[2] then
     return {3, now}
 end
--- The fence is the epoch, not the lease: the last owner knows best, however late.
+-- The fence is the epoch, not the lease: the last owner's outcome counts, however late.
 local state, to_be, retention = tag % 8, tonumber(ARGV[4]), tonumber(ARGV[5])
 if state == to_be then
     return {2, now}

@@ -1,6 +1,6 @@
--- Makes a bucket's marker. KEYS[1] the marker.
+-- Creates a bucket's marker. KEYS[1] the marker.
 -- ARGV: 1 generation, 2 'new' where there must be none yet, 'again' where a loss was accepted
--- {1} made, {2} there was one and it stays, {3} there was one and it has the generation now
+-- {1} created, {2} existed and was kept, {3} existed and got the new generation
 local time = redis.call('TIME')
 local now_us = time[1] * 1000000 + time[2]
 local last = redis.call('HGET', KEYS[1], 't')

@@ -5,7 +5,7 @@ if raw == '' then
     return {2, now}
 end
 local tag, epoch, born, changed, till = struct.unpack(HEAD, raw)
--- A lapsed lease is not brought back to life: somebody may have been told "uncertain" already.
+-- An expired lease is not revived: another caller may already have got "uncertain".
 if tag % 8 ~= 0 or is_lapsed(till) or epoch ~= tonumber(ARGV[3]) or string.sub(raw, 29, 44) ~= ARGV[2] then
     return {2, now}
 end

@@ -1,4 +1,4 @@
--- The first claim of an intent. Its epoch is also its place in the list.
+-- The first claim of an intent. Its epoch also orders the list.
 INSERT INTO intent (
     seq, id, state, effect, epoch, attempts, lease_until, created_at, changed_at,
     owner, recipe, fingerprint, operation, scope, key, decision

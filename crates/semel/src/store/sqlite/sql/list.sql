@@ -1,17 +1,17 @@
 -- A page, newest first.
 --   ?1 now   ?2 below this seq   ?3 not below this seq   ?4 states wanted, a bit each
 --   ?5 operation.n or NULL   ?6 tenant or NULL   ?7 at least this many ms in its state   ?8 how many
--- {index} and {open} are filled in where only open ones are wanted. CROSS JOIN: the intents are walked in
--- their order, whatever the planner thinks of it.
+-- {index} and {open} are filled in where only open ones are wanted. CROSS JOIN forces the planner to read the intents
+-- in order.
 SELECT seq, state, effect, epoch, attempts, lease_until, created_at, changed_at, expires_at,
        owner, recipe, fingerprint, decision, outcome, scope, name, key
 FROM intent {index} CROSS JOIN operation ON operation.n = intent.operation
 WHERE seq < ?2
   AND seq >= ?3
   {open}
-  -- Expired is absent.
+  -- Expired counts as absent.
   AND (expires_at IS NULL OR expires_at > ?1)
-  -- The state that holds now: an opaque claim whose lease ran out, or ends more than a day from
+  -- The state that holds now: an opaque claim whose lease has expired, or ends more than a day from
   -- now, is uncertain.
   AND (?4 >> CASE WHEN state = 0 AND effect = 0 AND NOT (lease_until > ?1 AND lease_until <= ?1 + 86400000) THEN 1 ELSE state END) & 1
   AND (?5 IS NULL OR intent.operation = ?5)

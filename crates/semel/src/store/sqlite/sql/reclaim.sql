@@ -1,4 +1,4 @@
--- A later claim of an intent that may run again. What was decided about it before stays on record.
+-- A later claim of an intent that may run again. An earlier decision about it is kept.
 UPDATE intent
 SET state = ?2, effect = ?3, epoch = ?4, attempts = ?5, lease_until = ?6, changed_at = ?7, expires_at = NULL,
     owner = ?8, recipe = ?9, fingerprint = ?10, outcome = NULL

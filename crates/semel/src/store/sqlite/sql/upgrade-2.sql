@@ -1,6 +1,6 @@
 -- From version 1.
--- Which data this is: what a cache remembers about another lineage is not about this file. Made anew by
--- `semel migrate --new-lineage` when an older backup was put in its place.
+-- The identity of this data: cache entries of another lineage are not about this file. Replaced by
+-- `semel migrate --new-lineage` after an older backup was restored.
 CREATE TABLE lineage (
     only_row INTEGER PRIMARY KEY CHECK (only_row = 1),
     id       BLOB NOT NULL CHECK (length(id) = 16)

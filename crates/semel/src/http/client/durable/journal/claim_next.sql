@@ -1,5 +1,5 @@
--- The oldest that is open and that nobody else is sending.
---   ?1 now   ?2 behind this seq   ?3 owner   ?4 lease_until
+-- Claims the oldest open intent that has no live lease.
+--   ?1 now   ?2 after this seq   ?3 owner   ?4 lease_until
 UPDATE intent
 SET owner = ?3, lease_until = ?4, changed_at = ?1
 WHERE seq = (

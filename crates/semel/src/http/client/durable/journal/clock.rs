@@ -1,14 +1,14 @@
-//! The journal's own clock: the machine's wall clock, but never backwards and never standing still.
+//! The journal's own clock: the machine's wall clock, but monotonic.
 //!
-//! How old an intent is decides whether it may still be sent, so a wall clock that is set back must not make it young.
-//! By how much the wall clock was set back is added to what it says from then on, and kept in the file for the next
-//! process. A clock that jumps ahead is believed: the machine may have slept.
+//! The age of an intent decides whether it may still be sent, so a wall clock that is set back must not make it young.
+//! The amount by which the wall clock was set back is added to it from then on, and stored in the file for the next
+//! process. A clock that jumps ahead is trusted: the machine may have been suspended.
 //!
 //! | the clock is set back | noticed by | then |
 //! |---|---|---|
-//! | while a process has the file open | the clock that measures spans | the journal's clock goes on |
-//! | while none has, behind the last change of the file | the file, when it is opened | it is not known how much time has passed: what has no answer is too old to be sent |
-//! | while none has, to a moment after the last change | nothing | an intent is taken for that much younger than it is |
+//! | while a process has the file open | the monotonic clock | the journal's clock goes on |
+//! | while none has, before the last change | the file, when opened | age unknown: unanswered intents count as too old |
+//! | while none has, to a moment after the last change | nothing | an intent counts as that much younger than it is |
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -19,13 +19,13 @@ use tokio::time::Instant;
 use super::{MS_MAX, ms};
 use crate::store::sqlite::error::SqliteError;
 
-/// A set-back is written to the file when it has grown by this much. Less is within what clocks differ by.
+/// The set-back is written to the file when it has grown by this much. Less is normal clock error.
 const KEPT_MS_MIN: i64 = 1_000;
 
 /// The wall clock, in milliseconds since 1970.
 pub(in super::super) type Wall = Arc<dyn Fn() -> i64 + Send + Sync>;
 
-/// The clock that measures spans: since some moment of this process's.
+/// The monotonic clock, counted from some moment of this process.
 pub(in super::super) type Steady = Arc<dyn Fn() -> Duration + Send + Sync>;
 
 /// The two clocks of a machine.
@@ -43,12 +43,12 @@ impl Clocks {
     }
 }
 
-/// What the file knows of time.
+/// The times that the file has recorded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Seen {
     /// The latest moment in it.
     pub(super) latest_ms: i64,
-    /// How far the wall clock was set back, all in all.
+    /// How far the wall clock was set back in total.
     pub(super) set_back_ms: i64,
 }
 
@@ -67,13 +67,13 @@ pub(super) struct JournalClock {
 
 struct State {
     latest_ms: i64,
-    /// When that was, by the clock that measures spans.
+    /// When that was, by the monotonic clock.
     at: Duration,
     set_back_ms: i64,
 }
 
 impl JournalClock {
-    /// And whether the file is further ahead of the machine's clock than `tolerance`.
+    /// Also returns whether the file is further ahead of the machine's clock than `tolerance`.
     pub(super) fn open(clocks: Clocks, seen: Seen, tolerance: Duration) -> (Self, bool) {
         let by_wall = wall(&clocks) + seen.set_back_ms;
         let behind_the_file = seen.latest_ms.saturating_sub(by_wall);
@@ -95,18 +95,18 @@ impl JournalClock {
         Moment { now_ms, set_back_ms: state.set_back_ms }
     }
 
-    /// The machine's clock, for what is shown to people.
+    /// The machine's wall clock, for times that people read.
     pub(super) fn wall_ms(&self) -> i64 {
         wall(&self.clocks)
     }
 
-    /// Another process has noticed more.
+    /// Takes over a larger set-back that another process has noticed.
     fn learn(&self, set_back_ms: i64) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.set_back_ms = state.set_back_ms.max(set_back_ms);
     }
 
-    /// In a transaction: what this process and the file know is brought together. Returns the moment by both.
+    /// In a transaction: merges the set-back of this process with that of the file. Returns the moment by both.
     pub(super) fn agree(&self, connection: &Connection, moment: Moment) -> Result<Moment, SqliteError> {
         let in_file = set_back_ms(connection)?;
         if in_file > moment.set_back_ms {
@@ -141,7 +141,7 @@ pub(super) fn keep(connection: &Connection, set_back_ms: i64) -> Result<(), Sqli
     Ok(())
 }
 
-/// What the file knows.
+/// Reads the times that the file has recorded.
 pub(super) fn seen(connection: &Connection) -> Result<Seen, SqliteError> {
     let latest = "SELECT coalesce(max(changed_at), 0) FROM intent";
     let latest_ms: i64 = connection.query_row(latest, [], |row| row.get(0))?;
@@ -154,7 +154,7 @@ mod tests {
 
     use super::*;
 
-    /// Clocks the test moves.
+    /// Clocks that the test moves.
     #[derive(Clone, Default)]
     struct Hands {
         wall: Arc<AtomicI64>,
@@ -202,7 +202,7 @@ mod tests {
         assert_eq!(clock.now(), Moment { now_ms: 1_010_000, set_back_ms: 600_000 });
         hands.pass(5_000);
         assert_eq!(clock.now(), Moment { now_ms: 1_015_000, set_back_ms: 600_000 });
-        // Set right again is a jump ahead like any other.
+        // Set forward again: a jump ahead like any other.
         hands.jump(600_000);
         assert_eq!(clock.now(), Moment { now_ms: 1_615_000, set_back_ms: 600_000 });
     }
@@ -210,7 +210,7 @@ mod tests {
     #[test]
     fn the_next_process_goes_on_where_the_last_one_was() {
         let hands = Hands::at(1_000_000);
-        // The last one wrote 1_600_000 at the moment that this machine takes for 1_000_000, and 40 s have passed.
+        // The last process wrote 1_560_000 when this wall clock showed 960_000, and 40 s have passed.
         let (clock, too_far_ahead) = open(&hands, 1_560_000, 600_000);
         assert!(!too_far_ahead);
         assert_eq!(clock.now(), Moment { now_ms: 1_600_000, set_back_ms: 600_000 });

@@ -1,4 +1,4 @@
--- Written down and claimed in one: from here on it is sent until there is an answer.
+-- Inserts and claims in one statement: from here on the intent is sent until there is an answer.
 INSERT INTO intent (
     key, state, created_at, changed_at, until, attempts, owner, lease_until,
     method, uri, headers, identity, body

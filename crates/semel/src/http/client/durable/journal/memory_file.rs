@@ -1,4 +1,4 @@
-//! A journal in memory, for simulations: its statements run in the caller's own task, so that virtual time waits for them.
+//! A journal in memory, for simulations: its statements run in the caller's task, so that virtual time waits for them.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,18 +11,18 @@ use super::{Work, open};
 use crate::store::sqlite::error::SqliteError;
 use crate::store::{ErrorKind, Fate, StoreError};
 
-/// What one commit meets.
+/// The behaviour of the simulated disk for one commit.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Disk {
-    /// It takes this long until it is written,
+    /// How long until it is written.
     pub before: Duration,
-    /// and this long until its caller knows.
+    /// How long after that until its caller knows.
     pub after: Duration,
-    /// It fails, and this is what became of it.
+    /// If set, the commit fails with this fate.
     pub fails: Option<Fate>,
 }
 
-/// The file. Clones are the same one: what a process wrote is there for the next.
+/// The simulated file. Clones share it: the next process finds what the last one wrote.
 #[derive(Clone)]
 pub struct MemoryFile {
     connection: Arc<Mutex<Option<Connection>>>,
@@ -30,16 +30,16 @@ pub struct MemoryFile {
 }
 
 impl MemoryFile {
-    /// A new one. `disk` is asked before each commit.
+    /// A new file. `disk` is called before each commit.
     ///
     /// # Errors
-    /// When SQLite has no memory.
+    /// When SQLite is out of memory.
     pub fn new(disk: impl Fn() -> Disk + Send + Sync + 'static) -> Result<Self, StoreError> {
         let connection = open::in_memory().map_err(explain)?;
         Ok(Self { connection: Arc::new(Mutex::new(Some(connection))), disk: Arc::new(disk) })
     }
 
-    /// Frees its memory, whoever still holds it. Nothing can be read or written any more.
+    /// Frees its memory, even if clones exist. Nothing can be read or written after that.
     pub fn close(&self) {
         *self.connection() = None;
     }
@@ -80,8 +80,8 @@ fn closed() -> StoreError {
     StoreError::new(ErrorKind::Unavailable, Fate::NotApplied, "the simulated file is closed")
 }
 
-fn explain(trouble: SqliteError) -> StoreError {
-    trouble.explain(":memory:".as_ref(), Fate::NotApplied)
+fn explain(error: SqliteError) -> StoreError {
+    error.explain(":memory:".as_ref(), Fate::NotApplied)
 }
 
 impl fmt::Debug for MemoryFile {

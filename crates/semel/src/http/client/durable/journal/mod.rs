@@ -1,4 +1,4 @@
-//! The file the intents are written down in: one thread, one connection, every commit flushed.
+//! The journal's SQLite file: one thread, one connection, every commit flushed.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,22 +20,22 @@ mod table;
 pub(super) use clock::Clocks;
 pub use memory_file::{Disk, MemoryFile};
 pub use table::JournalState;
-pub(super) use table::{Answer, Begun, Claimed, Owner, Place, Written};
+pub(super) use table::{Answer, Begun, Claimed, JournalLimits, Owner, Written};
 
 /// Requests that may wait for the file.
 const QUEUE_MAX: usize = 256;
 
-/// Times and spans stay below this, so that their sum is still an integer of SQLite's.
+/// Times and durations stay below this, so that their sum still fits SQLite's integers.
 const MS_MAX: i64 = 1 << 61;
 
 type Work = Box<dyn FnOnce(&mut Connection) + Send>;
 
-/// Who works on the file.
+/// Where the work on the file runs.
 #[derive(Clone)]
 enum File {
-    /// A thread of its own: a flush takes as long as the disk takes.
+    /// A thread of its own, because a flush blocks.
     Thread(mpsc::Sender<Work>),
-    /// The caller's own task, in memory: for simulations.
+    /// The caller's task, in memory: for simulations.
     Memory(MemoryFile),
 }
 
@@ -47,11 +47,12 @@ pub(super) struct Journal {
 }
 
 impl Journal {
-    /// `tolerance`: how far the file may be ahead of the machine's clock before the age of what is in it counts as unknown.
+    /// `tolerance`: how far the file may be ahead of the machine's clock before the age of its intents counts as
+    /// unknown.
     pub(super) async fn open(path: &Path, clocks: Clocks, tolerance: Duration) -> Result<Self, StoreError> {
         let path = std::path::absolute(path).map_err(|error| {
             let message =
-                format!("{:?} is not a path of a file; name one, such as intents.db", path.display());
+                format!("{:?} is not the path of a file; use one such as intents.db", path.display());
             StoreError::new(ErrorKind::Misconfigured, Fate::NotApplied, message).with_source(error)
         })?;
         let (queue, mut work) = mpsc::channel::<Work>(QUEUE_MAX);
@@ -67,8 +68,8 @@ impl Journal {
                     let _ = reply.send(Ok(clock));
                     connection
                 }
-                Err(trouble) => {
-                    let _ = reply.send(Err(trouble.explain(&to_open, Fate::NotApplied)));
+                Err(error) => {
+                    let _ = reply.send(Err(error.explain(&to_open, Fate::NotApplied)));
                     return;
                 }
             };
@@ -77,7 +78,7 @@ impl Journal {
             }
         };
         thread::Builder::new().name("semel-client-journal".into()).spawn(thread).map_err(|error| {
-            let message = "no thread could be started for the journal; raise the limit of threads";
+            let message = "the journal's thread could not be started; raise the limit of threads";
             StoreError::new(ErrorKind::Unavailable, Fate::NotApplied, message).with_source(error)
         })?;
         let clock = opened.await.unwrap_or_else(|_| Err(lost()))?;
@@ -93,17 +94,17 @@ impl Journal {
         Ok(Self { path: Arc::new(PathBuf::from(":memory:")), file: File::Memory(file.clone()), clock })
     }
 
-    /// One transaction, at a moment of the journal's clock. When this returns `Ok` it is on the disk.
+    /// One transaction, at a moment of the journal's clock. When this returns `Ok` it is on disk.
     async fn commit<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Transaction<'_>, Moment) -> Result<T, SqliteError> + Send + 'static,
     ) -> Result<T, StoreError> {
         let (reply, answer) = oneshot::channel();
         let (path, clock) = (Arc::clone(&self.path), Arc::clone(&self.clock));
-        // Now, not when its turn comes: what waits gets older, not younger.
+        // Taken now, not when the thread gets to it: the time in the queue must not make an intent younger.
         let moment = clock.now();
         let job: Work = Box::new(move |connection| {
-            let explain = |fate| move |trouble: SqliteError| trouble.explain(&path, fate);
+            let explain = |fate| move |error: SqliteError| error.explain(&path, fate);
             let done = (|| {
                 let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
                 let moment = clock.agree(&transaction, moment)?;
@@ -111,10 +112,10 @@ impl Journal {
                 Ok::<_, SqliteError>((transaction, done))
             })();
             let _ = reply.send(match done {
-                Err(trouble) => Err(explain(Fate::NotApplied)(trouble)),
+                Err(error) => Err(explain(Fate::NotApplied)(error)),
                 Ok((transaction, done)) => match transaction.commit() {
                     Ok(()) => Ok(done),
-                    // Part of it may be on the disk, and a restart may find it whole.
+                    // It may be on disk, and a restart may find it committed.
                     Err(error) => Err(explain(Fate::InDoubt)(error.into())),
                 },
             });
@@ -132,12 +133,11 @@ fn lost() -> StoreError {
     StoreError::new(ErrorKind::Unavailable, Fate::InDoubt, message)
 }
 
-/// As the file keeps them.
 fn ms(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap_or(MS_MAX).min(MS_MAX)
 }
 
-/// Nothing for what has passed.
+/// A duration; zero for a negative number.
 pub(super) fn span(ms: i64) -> Duration {
     Duration::from_millis(u64::try_from(ms).unwrap_or(0))
 }

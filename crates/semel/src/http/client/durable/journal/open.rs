@@ -1,4 +1,4 @@
-//! Opening the journal's file: what it must be, and how it is made durable.
+//! Opens the journal's file: checks that it is one, and makes it durable.
 
 use std::path::Path;
 use std::thread;
@@ -11,11 +11,11 @@ use crate::store::sqlite::error::{SqliteError, refused};
 
 /// The tables of a new journal.
 const SQL: &str = include_str!("schema.sql");
-/// The table that keeps how far the clock was set back: later than the others.
+/// The table that stores how far the clock was set back. It was added later than the others.
 const CLOCK_SQL: &str = include_str!("clock.sql");
 /// The version this build reads and writes.
 const VERSION: u32 = 1;
-/// Marks a file as a client's journal (`SEMC`): a store's file is another one.
+/// Marks a file as a client's journal (`SEMC`); a store's file has another id.
 const APPLICATION_ID: u32 = 0x5345_4D43;
 /// How long to wait for another process that writes to the same file.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
@@ -25,17 +25,17 @@ pub(super) fn open(path: &Path) -> Result<Connection, SqliteError> {
     let flags =
         OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let mut connection = Connection::open_with_flags(path, flags).map_err(|error| {
-        let trouble = SqliteError::from(error);
-        if !trouble.is_cannot_open() {
-            return trouble;
+        let error = SqliteError::from(error);
+        if !error.is_cannot_open() {
+            return error;
         }
-        refused("cannot be opened or made; check that its directory exists and is writable".into())
+        refused("cannot be opened or created; check that its directory exists and is writable".into())
     })?;
     connection.busy_timeout(BUSY_TIMEOUT)?;
     if connection.is_readonly(MAIN_DB)? {
         return Err(refused("cannot be written; make it and its directory writable for this user".into()));
     }
-    // Before anything is changed: a file of somebody else's must stay as it is.
+    // Before anything is changed: another program's file must stay unchanged.
     is_ours(&connection)?;
     write_ahead(&connection)?;
     connection.pragma_update(None, "synchronous", "FULL")?;
@@ -46,7 +46,7 @@ pub(super) fn open(path: &Path) -> Result<Connection, SqliteError> {
     }
     if !is_ours(&connection)? {
         let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        // Asked again under the lock: another process may have been faster.
+        // Checked again under the lock: another process may have been faster.
         if !is_ours(&transaction)? {
             transaction.execute_batch(SQL)?;
         }
@@ -61,7 +61,7 @@ pub(super) fn open(path: &Path) -> Result<Connection, SqliteError> {
     Ok(connection)
 }
 
-/// A new journal that is gone with its last user.
+/// A new journal in memory, lost with its last user.
 pub(super) fn in_memory() -> Result<Connection, SqliteError> {
     let connection = Connection::open_in_memory()?;
     connection.execute_batch(SQL)?;
@@ -69,8 +69,8 @@ pub(super) fn in_memory() -> Result<Connection, SqliteError> {
     Ok(connection)
 }
 
-/// The clock of a journal that is opened. If the file is too far ahead of the machine's clock, what has no answer is too old
-/// from now on.
+/// The clock of a journal that is opened. If the file is too far ahead of the machine's clock, intents without an
+/// answer count as too old from now on.
 pub(super) fn clock(
     connection: &mut Connection,
     clocks: Clocks,
@@ -86,13 +86,14 @@ pub(super) fn clock(
         tracing::error!(
             intents,
             set_back_ms = moment.set_back_ms(),
-            "the journal is ahead of this machine's clock: intents without an answer are not sent again; find out whether they took effect"
+            "the journal is ahead of this machine's clock, so its intents without an answer are not sent again; find \
+             out whether they took effect"
         );
     }
     Ok(clock)
 }
 
-/// Whether it has our tables; an error if it is somebody else's.
+/// Whether it has our tables; an error if it is another program's file.
 fn is_ours(connection: &Connection) -> Result<bool, SqliteError> {
     let (application, version, things): (u32, u32, u32) = connection.query_row(
         "SELECT application_id, user_version, (SELECT count(*) FROM sqlite_schema)
@@ -107,13 +108,13 @@ fn is_ours(connection: &Connection) -> Result<bool, SqliteError> {
             Err(refused("was written by a newer semel; upgrade semel, or use another file".into()))
         }
         _ => Err(refused(
-            "is not a client's journal; the journal is a file of its own, name another path".into(),
+            "is not a client's journal; the journal needs a file of its own, use another path".into(),
         )),
     }
 }
 
-/// The switch takes a lock that does not heed the busy timeout, so whoever opens a new file at the same moment
-/// is waited for here.
+/// Switches to write-ahead logging (WAL). The switch takes a lock that ignores the busy timeout, so this waits for
+/// another process that opens a new file at the same moment.
 fn write_ahead(connection: &Connection) -> Result<(), SqliteError> {
     let deadline = Instant::now() + BUSY_TIMEOUT;
     loop {
@@ -123,23 +124,23 @@ fn write_ahead(connection: &Connection) -> Result<(), SqliteError> {
         match set {
             Ok(mode) if mode == "wal" => return Ok(()),
             Ok(_) => return Err(refused("cannot have a write-ahead log; put it on a local disk".into())),
-            Err(trouble) if trouble.is_busy() && Instant::now() < deadline => {
+            Err(error) if error.is_busy() && Instant::now() < deadline => {
                 thread::sleep(Duration::from_millis(5));
             }
-            Err(trouble) => return Err(trouble),
+            Err(error) => return Err(error),
         }
     }
 }
 
-/// A new file is for its owner alone: it holds what the requests held. SQLite gives the files beside it the
-/// same mode.
+/// Creates a new file for its owner only, because it contains the requests. SQLite gives the files beside it the same
+/// mode.
 #[cfg(unix)]
 fn private(path: &Path) -> Result<(), SqliteError> {
     use std::os::unix::fs::OpenOptionsExt;
     let made = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
     match made {
         Err(error) if !path.exists() => {
-            Err(refused(format!("cannot be made ({error}); check its directory")))
+            Err(refused(format!("cannot be created ({error}); check its directory")))
         }
         _ => Ok(()),
     }

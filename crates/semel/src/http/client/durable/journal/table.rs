@@ -1,4 +1,4 @@
-//! The rows: written down, claimed, answered or left.
+//! The rows of the journal: insert, claim, answer and release.
 
 use std::time::Duration;
 
@@ -10,23 +10,23 @@ use crate::intent::key::Key;
 use crate::store::StoreError;
 use crate::store::sqlite::error::{SqliteError, unreadable};
 
-/// Who is sending an intent: one round of attempts, not one process.
+/// The sender of an intent: one round of attempts, not one process.
 pub(in super::super) type Owner = [u8; 16];
 
-/// Where an intent stands in the journal.
+/// The state of an intent in the journal.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum JournalState {
     /// It is being sent, or waits to be sent again.
     Open = 0,
-    /// The server said that retrying does not help. It waits for a person.
+    /// The server said that a retry does not help. It waits for a person.
     Held = 1,
-    /// Without an answer until the server may have forgotten it. It waits for a person.
+    /// It had no answer before the server may have forgotten it. It waits for a person.
     Expired = 2,
     /// There is an answer.
     Answered = 3,
 }
 
-/// A request as it is written down.
+/// A request as it is stored.
 pub(in super::super) struct Written {
     pub(in super::super) key: Key,
     pub(in super::super) method: String,
@@ -38,9 +38,9 @@ pub(in super::super) struct Written {
     pub(in super::super) sendable: Duration,
 }
 
-/// How many may be in the file.
+/// How many intents and answers the file may have, and the lease of a claim.
 #[derive(Clone, Copy)]
-pub(in super::super) struct Place {
+pub(in super::super) struct JournalLimits {
     pub(in super::super) unfinished_max: u32,
     pub(in super::super) answered_max: u32,
     pub(in super::super) lease: Duration,
@@ -52,11 +52,11 @@ pub(in super::super) struct Answer {
     pub(in super::super) body: Option<Bytes>,
 }
 
-/// What came of writing down.
+/// The result of writing an intent to the journal.
 pub(in super::super) enum Begun {
-    /// New, and the caller's to send.
+    /// New; the caller sends it.
     New,
-    /// It was there without an answer, and is the caller's to send for this long.
+    /// It was there without an answer; the caller may send it for this long.
     Again {
         sendable: Duration,
     },
@@ -69,7 +69,6 @@ pub(in super::super) enum Begun {
     Full,
 }
 
-/// One to be resumed.
 pub(in super::super) struct Claimed {
     pub(in super::super) seq: i64,
     pub(in super::super) key: String,
@@ -107,11 +106,11 @@ impl Journal {
         &self,
         written: Written,
         owner: Owner,
-        place: Place,
+        limits: JournalLimits,
     ) -> Result<Begun, StoreError> {
         self.commit(move |transaction, moment| {
             let now = moment.now_ms;
-            let lease_until = now + ms(place.lease);
+            let lease_until = now + ms(limits.lease);
             let found = transaction
                 .prepare_cached(include_str!("find.sql"))?
                 .query_row([written.key.as_str()], |row| {
@@ -143,14 +142,15 @@ impl Journal {
                 return Ok(found);
             }
             let (unfinished, all): (u32, u32) = transaction.query_row(
-                "SELECT (SELECT count(*) FROM intent INDEXED BY intent_unfinished WHERE state < 3), (SELECT count(*) FROM intent)",
+                "SELECT (SELECT count(*) FROM intent INDEXED BY intent_unfinished WHERE state < 3), \
+                 (SELECT count(*) FROM intent)",
                 [],
                 |row| Ok((row.get(0)?, row.get(1)?)),
             )?;
-            if unfinished >= place.unfinished_max {
+            if unfinished >= limits.unfinished_max {
                 return Ok(Begun::Full);
             }
-            let too_many = i64::from(all - unfinished) - i64::from(place.answered_max);
+            let too_many = i64::from(all - unfinished) - i64::from(limits.answered_max);
             transaction.prepare_cached(include_str!("evict.sql"))?.execute([too_many])?;
             transaction.prepare_cached(include_str!("insert.sql"))?.execute(params![
                 key,
@@ -169,7 +169,8 @@ impl Journal {
         .await
     }
 
-    /// The oldest behind `behind` that is nobody's. One that is too old is marked so, and comes with no time.
+    /// Claims the oldest unclaimed intent after `behind`. One that is too old is marked as expired and returned with
+    /// `sendable` zero.
     pub(in super::super) async fn claim_next(
         &self,
         behind: i64,
@@ -289,7 +290,7 @@ impl Journal {
         .await
     }
 
-    /// Whether it was there and nobody's.
+    /// Deletes an intent. Returns whether it was there and not claimed.
     pub(in super::super) async fn forget(&self, key: &Key) -> Result<bool, StoreError> {
         let key = key.as_str().to_owned();
         self.commit(move |transaction, moment| {

@@ -1,4 +1,4 @@
-//! A subscriber that remembers.
+//! A tracing subscriber that captures spans and events as text.
 
 use std::fmt::{self, Write};
 use std::sync::{Arc, Mutex};
@@ -7,12 +7,12 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
-/// Writes down everything it is told.
+/// Captures every span and event of semel.
 #[derive(Clone, Default)]
-pub struct Heard(Arc<Mutex<String>>);
+pub struct CapturedLog(Arc<Mutex<String>>);
 
-impl Heard {
-    /// What it was told since it was last asked.
+impl CapturedLog {
+    /// What was captured since the last call.
     pub fn take(&self) -> String {
         std::mem::take(&mut *self.0.lock().unwrap())
     }
@@ -24,14 +24,14 @@ impl Heard {
                 let _ = write!(self.0, " {}={value:?}", field.name());
             }
         }
-        let mut heard = self.0.lock().unwrap();
-        heard.push_str(what);
-        record(&mut Fields(&mut heard));
-        heard.push('\n');
+        let mut log = self.0.lock().unwrap();
+        log.push_str(what);
+        record(&mut Fields(&mut log));
+        log.push('\n');
     }
 }
 
-impl Subscriber for Heard {
+impl Subscriber for CapturedLog {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         metadata.target().starts_with("semel")
     }

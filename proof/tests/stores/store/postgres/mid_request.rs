@@ -1,4 +1,4 @@
-//! What a server or a pooler says in the middle of a request, and what the one who asked is told of it.
+//! What a server or a pooler says in the middle of a request, and what the caller learns of it.
 
 use std::time::Duration;
 
@@ -20,13 +20,13 @@ async fn between(place: &Place) -> (Between, String) {
 }
 
 async fn one_lane(url: &str) -> PostgresStore {
-    let store = open_at_last(PostgresStore::options(url).unwrap().lanes(1)).await;
+    let store = open_at_last(PostgresStore::options(url).unwrap().connections(1)).await;
     warm_up(&store, &format!("warm-{}", fastrand::u64(..))).await;
     store
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_connection_that_ended_in_the_middle_is_doubt_whoever_says_so() {
+async fn a_connection_that_ended_in_the_middle_is_doubt_whichever_side_says_so() {
     let Some(place) = Place::take() else { return };
     let (between, url) = between(&place).await;
     // 08…: poolers too. 40003: the server does not know itself.
@@ -80,16 +80,16 @@ async fn a_large_outcome_that_cannot_be_fetched_is_one_callers_trouble() {
         between.at(PARSE, "-- One record, and the time.", act);
         let keys = (0..32).map(|n| if n == 16 || n == 20 { "large".to_owned() } else { format!("new-{n}") });
         let wishes: Vec<_> = keys.map(|key| claim(&key)).collect();
-        let told = soon(join_all(wishes.iter().map(|wish| store.claim(wish.clone())))).await;
+        let results = soon(join_all(wishes.iter().map(|wish| store.claim(wish.clone())))).await;
         between.pass();
-        for (wish, told) in wishes.iter().zip(told) {
-            match (wish.intent.key().as_str(), told) {
+        for (wish, result) in wishes.iter().zip(results) {
+            match (wish.intent.key().as_str(), result) {
                 ("large", Err(error)) => {
-                    let told = (error.kind(), error.fate());
-                    assert_eq!(told, (ErrorKind::Unavailable, Fate::NotApplied), "{error}");
+                    let class = (error.kind(), error.fate());
+                    assert_eq!(class, (ErrorKind::Unavailable, Fate::NotApplied), "{error}");
                 }
-                ("large", told) => panic!("{told:?}"),
-                (key, told) => assert!(matches!(told, Ok(Claimed::Run(_))), "{key}: {told:?}"),
+                ("large", result) => panic!("{result:?}"),
+                (key, result) => assert!(matches!(result, Ok(Claimed::Run(_))), "{key}: {result:?}"),
             }
         }
         // What was broken is not used again.
@@ -124,10 +124,10 @@ async fn a_server_that_stops_to_answer_while_a_session_is_set_up_is_given_up_in_
     between.at(QUERY, "SET synchronous_commit", Act::Swallow);
     let opened = soon(PostgresStore::open(&format!("{url}&connect_timeout=300ms"))).await;
     assert_eq!(opened.unwrap_err().kind(), ErrorKind::Unavailable);
-    // A look needs a connection of its own. Nobody who comes later waits for it for ever.
+    // A look needs a connection of its own. Later ones do not wait for it for ever.
     let looks = [store.now(), store.now()];
-    for told in soon(join_all(looks)).await {
-        let error = told.unwrap_err();
+    for result in soon(join_all(looks)).await {
+        let error = result.unwrap_err();
         assert_eq!((error.kind(), error.fate()), (ErrorKind::Unavailable, Fate::NotApplied), "{error}");
     }
     between.pass();
