@@ -14,9 +14,9 @@ pub(crate) enum Bench {
     /// From the outbox to Kafka: drain, latency, the cost of an append, memory. Needs PostgreSQL and Kafka
     /// (`cargo xtask services up --only postgres,kafka`).
     Relay(RelayArguments),
-    /// From a source to effects: the inbox beside a transaction for each message, and beside no marks at all; the
-    /// pipeline from Kafka to Kafka with transactions beside none, and with --streams beside Kafka Streams. Needs
-    /// PostgreSQL and Kafka (`cargo xtask services up --only postgres,kafka`).
+    /// From a source to effects: the inbox compared with a transaction for each message, and with no marks at all;
+    /// the pipeline from Kafka to Kafka compared with one without transactions, and with --streams compared with
+    /// Kafka Streams. Needs PostgreSQL and Kafka (`cargo xtask services up --only postgres,kafka`).
     Consume(ConsumeArguments),
     /// The HTTP layer against the bare handler, the gateway against nginx. Installs wrk and nginx.
     Edge(BenchArguments),
@@ -39,7 +39,7 @@ pub(crate) struct RelayArguments {
     /// Only these parts, separated by commas: drain, latency, append, memory, debezium.
     #[arg(long, value_name = "PARTS")]
     only: Option<String>,
-    /// How many events the backlog has: 1_000_000 unless told otherwise, or 100_000 with --quick.
+    /// How many events the backlog has: 1_000_000 by default, or 100_000 with --quick.
     #[arg(long, value_name = "N")]
     events: Option<String>,
     /// Also Debezium's engine on the same table. Fetches its jars; needs a JDK.
@@ -54,10 +54,10 @@ pub(crate) struct ConsumeArguments {
     /// Only these parts, separated by commas: inbox, eos, streams.
     #[arg(long, value_name = "PARTS")]
     only: Option<String>,
-    /// How many ids are remembered where many are: 10_000_000 unless told otherwise, or 1_000_000 with --quick.
+    /// How many remembered ids the large run has: 10_000_000 by default, or 1_000_000 with --quick.
     #[arg(long, value_name = "N")]
     ids: Option<String>,
-    /// How many messages go from Kafka to Kafka: 500_000 unless told otherwise, or 100_000 with --quick.
+    /// How many messages go from Kafka to Kafka: 500_000 by default, or 100_000 with --quick.
     #[arg(long, value_name = "N")]
     messages: Option<String>,
     /// Also Kafka Streams with exactly_once_v2 on the same messages: speed, work of processors, memory. Fetches its

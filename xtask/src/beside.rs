@@ -6,16 +6,16 @@ use std::process::{Child, Command, Stdio};
 pub(crate) struct Beside(Vec<Child>);
 
 impl Beside {
-    /// Starts so many.
+    /// Starts this many.
     pub(crate) fn start(count: usize) -> Result<Self, String> {
         let mut beside = Self(Vec::new());
         for _ in 0..count {
             let mut shell = Command::new("sh");
-            // Ends by itself too, should this process be killed: its parent is another one then.
+            // Ends by itself too if this process is killed: its parent is then another one.
             shell.args(["-c", "while [ \"$(ps -o ppid= -p $$)\" -eq \"$1\" ]; do i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done; done", "busy"]);
             shell.arg(std::process::id().to_string());
             shell.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-            beside.0.push(shell.spawn().map_err(|error| format!("a busy process: {error}"))?);
+            beside.0.push(shell.spawn().map_err(|error| format!("cannot start a busy process: {error}"))?);
         }
         Ok(beside)
     }

@@ -38,11 +38,11 @@ impl Binary {
     }
 }
 
-/// The test binaries in what `cargo build --message-format=json` said.
+/// The test binaries named in the output of `cargo build --message-format=json`.
 pub(crate) fn of_build(messages: &str) -> Vec<Binary> {
     let mut binaries: Vec<Binary> = messages.lines().filter_map(binary).collect();
-    let place = |binary: &Binary| LONGEST_FIRST.iter().position(|name| *name == binary.name);
-    binaries.sort_by_key(|binary| (place(binary).unwrap_or(LONGEST_FIRST.len()), binary.name.clone()));
+    let rank = |binary: &Binary| LONGEST_FIRST.iter().position(|name| *name == binary.name);
+    binaries.sort_by_key(|binary| (rank(binary).unwrap_or(LONGEST_FIRST.len()), binary.name.clone()));
     binaries
 }
 
@@ -73,7 +73,7 @@ pub(crate) fn run(binaries: &[Binary], prepare: impl Fn(&mut Command) + Sync) ->
             let Some(binary) = next else { break };
             let mut command = binary.command();
             command.args(["--test-threads", THREADS]);
-            // The time of each test: stable test binaries know the option, but ask to be told that it may change.
+            // The time of each test: stable test binaries have the option, but want an opt-in, because it may change.
             command.args(["-Zunstable-options", "--report-time"]).env("RUSTC_BOOTSTRAP", "1");
             prepare(&mut command);
             let begin = Instant::now();

@@ -34,7 +34,7 @@ pub(crate) fn run(line: &[&str], args: &[String]) -> Result<(), String> {
         Ok(status) if status.success() => Ok(()),
         // It has said what failed.
         Ok(_) => Err(String::new()),
-        Err(error) => Err(format!("cargo cannot be run: {error}")),
+        Err(error) => Err(format!("cannot run cargo: {error}")),
     }
 }
 

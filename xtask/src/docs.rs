@@ -1,4 +1,4 @@
-//! The documents lead where they say: relative links, their anchors, and the paths in CONTRIBUTING.
+//! Checks the documents: relative links, their anchors, and the paths in CONTRIBUTING.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,18 +1,20 @@
 //! `cargo xtask lint`: what can be seen without running anything.
 
+use std::process::Command;
 use std::time::Instant;
 
 use clap::Args;
 
 use crate::phase::{self, Phase};
 use crate::tally::tail;
-use crate::{cargo, tidy, toolchain};
+use crate::{cargo, tidy, toolchain, tools};
 
-/// Check tidiness (long files, imports that go the wrong way, `rust-version`), format, clippy and documentation; warnings
-/// are errors.
+/// Check tidiness (long files, imports that go the wrong way, names and words, `rust-version`), format, clippy and
+/// documentation; warnings are errors.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
-    /// Also the slower gates: the library with every feature alone, and with none.
+    /// Also the slower gates: the library with every feature alone and with none, licences and sources of all
+    /// dependencies (cargo-deny, installed once), and a dry run of publishing the library.
     #[arg(long)]
     all: bool,
     /// Only these packages; may be repeated. Without it, the whole workspace.
@@ -49,6 +51,9 @@ const FEATURES_ALONE: &[&str] = &[
     "crash-points",
 ];
 
+/// The version of cargo-deny that is installed.
+const DENY_VERSION: &str = "0.20.2";
+
 pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     phase::stop_when_interrupted(|| ())?;
     toolchain::ensure()?;
@@ -76,6 +81,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
             let name = if features.is_empty() { "none" } else { features };
             check(phase::run(&format!("feature-{}", name.replace(',', "+")), command))?;
         }
+        let mut deny = Command::new(tools::install("deny", DENY_VERSION)?);
+        // Without advisories: their database is no package of a registry.
+        deny.args(["deny", "--all-features", "--offline", "check", "bans", "licenses", "sources"]);
+        check(phase::run("deny", deny))?;
+        let publish =
+            ["publish", "--dry-run", "--allow-dirty", "--package", "semel-macros", "--package", "semel"];
+        check(phase::run("publish", cargo::command(&publish, &[], &[])))?;
     }
     Ok(())
 }

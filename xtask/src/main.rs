@@ -8,6 +8,7 @@ mod chaos;
 mod demo_stack;
 #[cfg(test)]
 mod docs;
+mod lines;
 mod lint;
 mod mutants;
 mod phase;
@@ -20,6 +21,8 @@ mod tally;
 mod test;
 mod tidy;
 mod toolchain;
+mod tools;
+mod words;
 
 use std::process::ExitCode;
 
@@ -35,15 +38,16 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Set everything up, test everything that needs no luck, and stop what was started.
+    /// Set everything up, run all deterministic tests, and stop what was started.
     ///
     /// Installs what is missing, then: all tests with all features against real servers, doc tests,
     /// examples. Servers that ran before keep running. The output of each phase is in
     /// target/xtask/. The last line is `N passed, N failed, N skipped`. Exits with 0 when all is
     /// well, 1 when something failed, 2 on wrong usage. `lint` checks format, clippy and
-    /// documentation; `prove` runs what needs luck, load or minutes.
+    /// documentation; `prove` runs random kills, load and long tests.
     Test(test::Arguments),
     Lint(lint::Arguments),
+    Lines(lines::Arguments),
     Prove(prove::Arguments),
     Mutants(mutants::Arguments),
     /// Start, stop and show the private servers of this checkout.
@@ -60,6 +64,7 @@ fn main() -> ExitCode {
     let done = match Arguments::parse().command {
         Command::Test(arguments) => test::run(&arguments),
         Command::Lint(arguments) => lint::run(&arguments),
+        Command::Lines(arguments) => lines::run(&arguments),
         Command::Prove(arguments) => prove::run(&arguments),
         Command::Mutants(arguments) => mutants::run(&arguments),
         Command::Services(command) => services::run(command),

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::phase;
-use crate::{cargo, toolchain};
+use crate::{toolchain, tools};
 
 /// Change the code that decides, one place at a time, and see whether the quick tests notice.
 ///
@@ -188,7 +188,7 @@ fn attempts(arguments: &Arguments) -> Result<(Names, Kept), String> {
     if let Some(unknown) = arguments.only.iter().find(|name| !known.contains(&name.as_str())) {
         return Err(format!("{unknown:?} is not one of {}", known.join(", ")));
     }
-    let program = install()?;
+    let program = tools::install("mutants", VERSION)?;
     let trees = (1..=arguments.jobs).map(copy).collect::<Result<Vec<Tree>, String>>()?;
     let tree = &trees[0];
     let mut names: Names = Vec::new();
@@ -278,21 +278,6 @@ fn baseline(tree: &Tree, left: &Names) -> Result<BTreeMap<&'static str, u64>, St
         timeouts.insert(folder.name, TIMEOUT_LEAST + TIMEOUT_FACTOR * begin.elapsed().as_secs());
     }
     Ok(timeouts)
-}
-
-/// Installs cargo-mutants below the target folder, once.
-fn install() -> Result<PathBuf, String> {
-    let root = phase::target().join("tools");
-    let program = root.join("bin/cargo-mutants");
-    let works = Command::new(&program).args(["mutants", "--version"]).output();
-    if works.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).contains(VERSION)) {
-        return Ok(program);
-    }
-    eprintln!("installing cargo-mutants {VERSION}: a few minutes, once");
-    let root = root.display().to_string();
-    let line = ["install", "--quiet", "--locked", "--version", VERSION, "--root", &root, "cargo-mutants"];
-    cargo::run(&line, &[])?;
-    Ok(program)
 }
 
 struct Tree {

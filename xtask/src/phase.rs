@@ -65,7 +65,7 @@ pub(crate) fn run(name: &str, command: Command) -> Phase {
     phase
 }
 
-/// Runs a command to its end without a line about it. Several may run at a time.
+/// Runs a command to its end without a progress line. Several may run at a time.
 pub(crate) fn quietly(name: &str, command: Command) -> Phase {
     let log = logs().join(format!("{name}.log"));
     stand_still_if_interrupted();
@@ -108,7 +108,7 @@ fn execute(mut command: Command, log: &Path) -> Result<(), String> {
             Ok(None) if Instant::now() > until => {
                 end_group(child.id());
                 let _ = child.wait();
-                break Err(format!("it hung: ended after {PHASE_MINUTES_MAX} minutes"));
+                break Err(format!("it hung and was killed after {PHASE_MINUTES_MAX} minutes"));
             }
             Ok(None) => std::thread::sleep(Duration::from_millis(50)),
         }

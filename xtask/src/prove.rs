@@ -1,4 +1,4 @@
-//! `cargo xtask prove`: what needs luck, load or minutes. Kills at random, load with faults, large runs, soak.
+//! `cargo xtask prove`: random kills, load with faults, large runs, soak. What is not deterministic or takes minutes.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs;
@@ -17,15 +17,15 @@ use crate::suite::{NotReady, Suite, stop_started};
 use crate::tally::tail;
 use crate::{cargo, mutants};
 
-/// Run what needs luck, load or minutes: random kills, load with faults, fresh seeds of the simulation.
+/// Run what is random or takes long: random kills, load with faults, fresh seeds of the simulation.
 ///
-/// First fresh seeds of every simulated world, then (given ten minutes or more) five minutes of mutants, then the tests marked `#[ignore = "prove: …"]` in an order drawn by
-/// the seed, again and again until the time is over. Each says what it came to; the figures are added up and kept with the
-/// seeds in target/xtask/prove.json. Exits with 1 when something was lost, doubled or stalled, and prints how to run
-/// that again.
+/// First fresh seeds of every simulated world, then (given ten minutes or more) five minutes of mutants, then the
+/// tests marked `#[ignore = "prove: …"]` in an order drawn by the seed, again and again until the time is over. Each
+/// prints its figures; they are added up and kept with the seeds in target/xtask/prove.json. Exits with 1 when
+/// something was lost, doubled or stalled, and prints how to run that again.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
-    /// How long. What has begun by then ends.
+    /// How long. What has begun by then finishes.
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=10_000))]
     minutes: u64,
     /// Only what has this in its name, such as `relay_chaos`, `simulation` or a test.
@@ -42,7 +42,7 @@ pub(crate) struct Arguments {
 /// The share of the time that goes to the simulation.
 const SIMULATION_SHARE: f64 = 0.2;
 
-/// How long mutants are tried, where there is at least twice that time. A survivor is shown, and no violation: see
+/// How long mutants are tried, where there is at least twice that time. A survivor is shown, but is no violation: see
 /// `cargo xtask mutants`.
 const MUTANTS_MINUTES: u64 = 5;
 
@@ -116,7 +116,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
             );
         }
         if tests.is_empty() && worlds.is_empty() {
-            return Err("nothing has that in its name; --list says what there is".to_owned());
+            return Err("no test has that in its name; --list shows all of them".to_owned());
         }
         if arguments.list {
             worlds.iter().for_each(|world| println!("simulation {world}"));
@@ -157,7 +157,7 @@ fn prove(
             let (binary, test, seed) = {
                 let mut queue = queue.lock().unwrap_or_else(PoisonError::into_inner);
                 let Some((binary, test)) = queue.0.pop_front() else { break };
-                // Again when all have had their turn.
+                // Again when all have run.
                 queue.0.push_back((binary, test.clone()));
                 queue.1 = mixed(queue.1);
                 (binary, test, queue.1)
@@ -216,7 +216,7 @@ fn one(suite: &Suite, binary: &Binary, test: &str, seed: u64, results: &Results)
     // A filter that finds nothing passes too.
     let ran = output.contains("1 passed");
     let failed = (!phase.ok || !ran).then(|| {
-        // Nothing is captured here, so what it said stands before the list of failures: the panic, and what led to it.
+        // Nothing is captured here, so the panic and what led to it stand before the list of failures.
         eprintln!("{}\nlog: {}", last_lines(&output), phase.log.display());
         let again = format!("SEMEL_SEED={seed} cargo xtask prove --only {test}");
         json!({ "seed": seed, "again": again, "log": phase.log.display().to_string() })
@@ -226,7 +226,7 @@ fn one(suite: &Suite, binary: &Binary, test: &str, seed: u64, results: &Results)
     phase::report(&name, ok, begin.elapsed());
 }
 
-/// The end of what a test said.
+/// The end of a test's output.
 fn last_lines(output: &str) -> String {
     let lines: Vec<&str> = output.lines().collect();
     lines[lines.len().saturating_sub(SHOWN_LINES_MAX)..].join("\n")

@@ -29,7 +29,7 @@ pub(crate) enum Command {
     Env(Selection),
 }
 
-/// What starting came to, service by service.
+/// The result of starting, service by service.
 pub(crate) type Outcome = (Service, services::Result<Up>);
 
 pub(crate) fn run(command: Command) -> Result<(), String> {

@@ -26,7 +26,7 @@ pub(crate) struct Suite {
     libraries: PathBuf,
 }
 
-/// Why it could not be set up: the phase, and what it says of itself.
+/// Why it could not be set up: a failed phase, or a name and a message.
 pub(crate) enum NotReady {
     Phase(Phase),
     Named(String, String),
@@ -48,7 +48,8 @@ impl Suite {
         let binaries = built.map_err(NotReady::Phase)?;
         if let Some(service) = missing.first() {
             let log = testkit::services::status(*service).log;
-            let hint = format!("cannot be had; --without {service} skips its tests; log: {}", log.display());
+            let hint =
+                format!("could not be started; --without {service} skips its tests; log: {}", log.display());
             return Err(failed(service.name(), hint));
         }
         let without = Service::ALL.into_iter().filter(|service| !chosen.contains(service)).collect();
@@ -73,11 +74,11 @@ fn build(packages: &[String]) -> Result<Vec<Binary>, Phase> {
     if build.ok { Ok(binaries::of_build(&build.output())) } else { Err(build) }
 }
 
-/// Starts servers and remembers those that did not run before. Returns those that cannot be had.
+/// Starts servers and remembers those that did not run before. Returns those that could not be started.
 fn start(chosen: &[Service]) -> Vec<Service> {
     let begin = Instant::now();
     let absent = chosen.iter().copied().filter(|service| testkit::services::find(*service).is_none());
-    // Noted before they start: an interruption may come in the middle of it.
+    // Recorded before they start: an interruption may come in the middle of it.
     STARTED.lock().unwrap_or_else(PoisonError::into_inner).extend(absent);
     let outcomes = services::up(chosen).into_iter();
     let missing: Vec<_> = outcomes.filter_map(|(service, done)| done.is_err().then_some(service)).collect();

@@ -1,4 +1,4 @@
-//! `cargo xtask test`: everything that needs no luck, from a machine with Rust and nothing else prepared.
+//! `cargo xtask test`: all deterministic tests, from a machine with Rust and nothing else prepared.
 
 use std::fs;
 use std::path::Path;
@@ -29,10 +29,10 @@ pub(crate) struct Arguments {
     /// Start no servers; tests that need one which does not run skip and are counted.
     #[arg(long, conflicts_with = "only")]
     no_services: bool,
-    /// Run the tests so often; everything is built once. All runs have to pass.
+    /// Run the tests this often; everything is built once. All runs have to pass.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
     repeat: u32,
-    /// Keep so many processes busy beside the tests: what needs a quiet machine fails.
+    /// Keep this many processes busy beside the tests: what needs a quiet machine fails.
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=64))]
     beside: u32,
 }

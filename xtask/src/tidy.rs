@@ -1,10 +1,12 @@
-//! What neither the compiler nor clippy looks at: how long files are, who imports whom, which Rust it needs.
+//! What neither the compiler nor clippy checks: length of files, direction of imports, names, words, `rust-version`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
+
+use crate::words;
 
 /// Lines of a file. What is longer is two files.
 const LINES_MAX: usize = 600;
@@ -28,35 +30,56 @@ const IMPORTS: &[(&str, &[&str])] = &[
 /// Everything that is wrong, one line each.
 pub(crate) fn check() -> Result<(), String> {
     let root = root();
-    let mut wrong = Vec::new();
+    let (mut wrong, mut public) = (Vec::new(), Vec::new());
     for file in files(&root) {
         let text = fs::read_to_string(&file).map_err(|error| format!("{}: {error}", file.display()))?;
         let name = file.strip_prefix(&root).unwrap_or(&file).display().to_string();
         wrong.extend(too_long(&name, &text));
         wrong.extend(wrong_imports(&name, &text));
+        if name.starts_with("crates/semel/src/") {
+            let types = words::public_types(&text).into_iter();
+            public.extend(types.map(|(declared, line)| (declared, format!("{name}:{line}"))));
+        }
+    }
+    wrong.extend(words::shared(public));
+    for file in prose(&root) {
+        let text = fs::read_to_string(&file).map_err(|error| format!("{}: {error}", file.display()))?;
+        let name = file.strip_prefix(&root).unwrap_or(&file).display().to_string();
+        wrong.extend(words::forbidden(&name, &text));
     }
     wrong.extend(rust_version(&root)?);
     if wrong.is_empty() { Ok(()) } else { Err(wrong.join("\n")) }
 }
 
-fn root() -> PathBuf {
+pub(crate) fn root() -> PathBuf {
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
     manifest.parent().unwrap_or(manifest).to_owned()
 }
 
+/// Folders of source code.
+const SOURCES: &[&str] = &["crates", "examples", "proof", "simulation", "testkit", "xtask"];
+
 /// Every source file, without what is built.
-fn files(root: &Path) -> Vec<PathBuf> {
-    let mut open: Vec<PathBuf> = ["crates", "examples", "proof", "simulation", "testkit", "xtask"]
-        .iter()
-        .map(|folder| root.join(folder))
-        .collect();
+pub(crate) fn files(root: &Path) -> Vec<PathBuf> {
+    walk(SOURCES.iter().map(|folder| root.join(folder)).collect(), &["rs"])
+}
+
+/// What people read: sources with their SQL and Lua, and the documentation.
+fn prose(root: &Path) -> Vec<PathBuf> {
+    let folders = SOURCES.iter().chain(&["docs"]).map(|folder| root.join(folder)).collect();
+    let mut found = walk(folders, &["rs", "sql", "lua", "md"]);
+    found.extend(["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"].map(|name| root.join(name)));
+    found
+}
+
+fn walk(mut open: Vec<PathBuf>, ends: &[&str]) -> Vec<PathBuf> {
     let mut found = Vec::new();
     while let Some(folder) = open.pop() {
         for entry in fs::read_dir(&folder).into_iter().flatten().filter_map(Result::ok) {
             let path = entry.path();
             if path.is_dir() && !path.ends_with("target") {
                 open.push(path);
-            } else if path.extension().is_some_and(|end| end == "rs") {
+            } else if path.extension().is_some_and(|end| ends.iter().any(|wanted| end == *wanted)) {
                 found.push(path);
             }
         }

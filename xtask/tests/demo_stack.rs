@@ -24,9 +24,9 @@ fn chaos(duration: &str, more: &[&str]) -> Option<(Output, Value)> {
         demo.arg("--as-built");
     }
     let output = demo.output().unwrap();
-    let told = String::from_utf8_lossy(&output.stdout);
-    let verdict = serde_json::from_str(told.trim()).unwrap_or_else(|error| {
-        panic!("{error}: {told:?}; {}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8_lossy(&output.stdout);
+    let verdict = serde_json::from_str(text.trim()).unwrap_or_else(|error| {
+        panic!("{error}: {text:?}; {}", String::from_utf8_lossy(&output.stderr));
     });
     Some((output, verdict))
 }

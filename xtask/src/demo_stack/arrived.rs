@@ -1,4 +1,4 @@
-//! What came out at the other end, read by Kafka's own console consumer.
+//! What arrived at the other end, read by Kafka's own console consumer.
 
 use std::collections::HashMap;
 
@@ -9,7 +9,7 @@ use super::Patience;
 use super::stack::Stack;
 use super::tables::{KINDS, Tables};
 
-/// Where the reference service tells what it does.
+/// The topics the reference service publishes to.
 pub(super) const TOPICS: [&str; 2] = ["payments", "audit"];
 /// More than a run sends; the topics may have those of earlier runs as well.
 const MESSAGES_MAX: usize = 1_000_000;
@@ -30,7 +30,7 @@ pub(super) struct Arrived {
 }
 
 impl Arrived {
-    /// Reads until nothing is missing, and once more after that: what comes twice may come late.
+    /// Reads until nothing is missing, and once more after that: a duplicate may come late.
     pub(super) fn wait_for(stack: &Stack, tables: &Tables, patience: Patience) -> Result<Self, String> {
         loop {
             let arrived = Self::read(stack, tables)?;
@@ -38,7 +38,7 @@ impl Arrived {
             if missing == 0 {
                 return Self::read(stack, tables);
             }
-            // What is there is worth showing, and what is missing is the result.
+            // What arrived is worth showing; what is missing is the result.
             if patience.check("events are missing").is_err() {
                 return Ok(arrived);
             }
@@ -50,8 +50,8 @@ impl Arrived {
         for topic in TOPICS {
             let lines = console_consumer(stack.kafka(), topic, true, MESSAGES_MAX);
             for line in lines.map_err(|error| error.to_string())? {
-                if let Some(told) = told(topic, &line) {
-                    *seen.entry(told).or_insert(0) += 1;
+                if let Some(event) = event(topic, &line) {
+                    *seen.entry(event).or_insert(0) += 1;
                 }
             }
         }
@@ -60,9 +60,9 @@ impl Arrived {
 
     /// As if these had been read.
     #[cfg(test)]
-    pub(super) fn sample(told: &[(&'static str, &str)], tables: &Tables) -> Self {
+    pub(super) fn sample(events: &[(&'static str, &str)], tables: &Tables) -> Self {
         let mut seen = HashMap::new();
-        told.iter().for_each(|(kind, id)| *seen.entry((*kind, (*id).to_owned())).or_insert(0) += 1);
+        events.iter().for_each(|(kind, id)| *seen.entry((*kind, (*id).to_owned())).or_insert(0) += 1);
         Self { counts: KINDS.into_iter().map(|kind| (kind, count(kind, &seen, tables))).collect() }
     }
 
@@ -72,8 +72,8 @@ impl Arrived {
     }
 }
 
-/// Which payment or refund a message tells of, and as what.
-fn told(topic: &str, line: &str) -> Option<(&'static str, String)> {
+/// Which payment or refund a message is about, and the kind of its event.
+fn event(topic: &str, line: &str) -> Option<(&'static str, String)> {
     let message: Value = serde_json::from_str(line).ok()?;
     let text = |name: &str| message.get(name)?.as_str().map(str::to_owned);
     match topic {
@@ -88,7 +88,7 @@ fn told(topic: &str, line: &str) -> Option<(&'static str, String)> {
     }
 }
 
-/// Events of earlier runs tell of other payments and do not count.
+/// Events of earlier runs are about other payments and do not count.
 fn count(kind: &'static str, seen: &HashMap<(&'static str, String), usize>, tables: &Tables) -> Count {
     let mut count = Count::default();
     for id in tables.ids(kind) {
@@ -109,7 +109,7 @@ mod tests {
 
     #[test]
     fn a_message_says_what_it_tells_of() {
-        let of = |topic, line| told(topic, line).map(|(kind, id)| format!("{kind} {id}"));
+        let of = |topic, line| event(topic, line).map(|(kind, id)| format!("{kind} {id}"));
         assert_eq!(of("payments", r#"{"payment":"pay_1"}"#).as_deref(), Some("payment.completed pay_1"));
         let refund = r#"{"payment":"pay_1","refund":"ref_2"}"#;
         assert_eq!(of("payments", refund).as_deref(), Some("payment.refunded ref_2"));

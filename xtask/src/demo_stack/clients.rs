@@ -1,4 +1,4 @@
-//! Careless clients: they ask again at once, ask again later, and hang up before they are answered.
+//! Careless clients: they retry at once, retry later, and hang up before they are answered.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -33,22 +33,22 @@ pub(super) struct Made {
     pub(super) refund: Option<String>,
 }
 
-/// Why an order has no answer.
+/// Why an order has no good answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Trouble {
-    /// It was asked for again and again, and nobody said what became of it.
+pub(super) enum OrderError {
+    /// It was asked for again and again, without an answer.
     InDoubt {
         key: String,
         /// What is known by then: the payment was answered and the refund was not.
         paid: Option<Made>,
         why: String,
     },
-    /// An answer that must not be.
+    /// A wrong answer.
     Wrong(String),
 }
 
-impl Trouble {
-    fn told(self) -> String {
+impl OrderError {
+    fn message(self) -> String {
         match self {
             Self::InDoubt { key, why, .. } => format!("{key} is in doubt: {why}"),
             Self::Wrong(why) => why,
@@ -60,7 +60,7 @@ impl Trouble {
 #[derive(Debug)]
 pub(super) struct Client {
     to: SocketAddr,
-    /// So that runs on one database or one topic do not meet.
+    /// So that runs on one database or one topic do not mix.
     merchant: String,
     requests: AtomicUsize,
     cut: AtomicUsize,
@@ -68,7 +68,7 @@ pub(super) struct Client {
     refunds: AtomicUsize,
 }
 
-/// Sends so many payments, and refunds of every tenth.
+/// Sends this many payments, and refunds every tenth.
 pub(super) fn send(client: &Client, payments: u32, patience: Patience) -> Result<Sent, String> {
     let failed = Mutex::new(None);
     std::thread::scope(|scope| {
@@ -76,8 +76,8 @@ pub(super) fn send(client: &Client, payments: u32, patience: Patience) -> Result
             let failed = &failed;
             scope.spawn(move || {
                 for n in (first..payments).step_by(CLIENTS as usize) {
-                    if let Err(trouble) = client.order(n, patience) {
-                        failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(trouble);
+                    if let Err(error) = client.order(n, patience) {
+                        failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
                         return;
                     }
                 }
@@ -85,7 +85,7 @@ pub(super) fn send(client: &Client, payments: u32, patience: Patience) -> Result
         }
     });
     match failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
-        Some(trouble) => Err(trouble.told()),
+        Some(error) => Err(error.message()),
         None => Ok(client.sent()),
     }
 }
@@ -106,7 +106,7 @@ impl Client {
     }
 
     /// One order: some hang up first, some come twice at once, all come again at the end.
-    pub(super) fn order(&self, n: u32, patience: Patience) -> Result<Made, Trouble> {
+    pub(super) fn order(&self, n: u32, patience: Patience) -> Result<Made, OrderError> {
         let (key, path) = (format!("order-{n}"), "/api/v1/payments");
         let body = format!(r#"{{"amount": {}, "customer": "customer-{}"}}"#, 100 + n, n % 50);
         self.orders.fetch_add(1, Ordering::Relaxed);
@@ -132,7 +132,7 @@ impl Client {
         Ok(made)
     }
 
-    /// Asks until it is made, asks again, and gives its id: the same both times.
+    /// Asks until it is made, asks again, and returns its id: the same both times.
     fn made_once(
         &self,
         path: &str,
@@ -140,18 +140,18 @@ impl Client {
         body: &str,
         patience: Patience,
         paid: Option<&Made>,
-    ) -> Result<String, Trouble> {
+    ) -> Result<String, OrderError> {
         let first = self.made(path, key, body, patience, paid)?;
         match self.made(path, key, body, patience, paid) {
             Ok(again) if again == first => Ok(first),
-            Ok(again) => Err(Trouble::Wrong(format!("{key} is two things: {first} and {again}"))),
-            // It was answered once, which is what is to be known.
-            Err(Trouble::InDoubt { .. }) => Ok(first),
+            Ok(again) => Err(OrderError::Wrong(format!("{key} was made twice: {first} and {again}"))),
+            // It was answered once, which is enough.
+            Err(OrderError::InDoubt { .. }) => Ok(first),
             Err(wrong) => Err(wrong),
         }
     }
 
-    /// Asks until it is made, and gives its id.
+    /// Asks until it is made, and returns its id.
     fn made(
         &self,
         path: &str,
@@ -159,21 +159,21 @@ impl Client {
         body: &str,
         patience: Patience,
         paid: Option<&Made>,
-    ) -> Result<String, Trouble> {
+    ) -> Result<String, OrderError> {
         loop {
             match self.ask(path, key, body) {
                 Ok((201, answer)) => {
                     let id = answer.get("id").and_then(Value::as_str).map(str::to_owned);
-                    return id.ok_or_else(|| Trouble::Wrong(format!("{key} has no id: {answer}")));
+                    return id.ok_or_else(|| OrderError::Wrong(format!("{key} has no id: {answer}")));
                 }
-                // Another one is at it, or it is not known to be done.
+                // Another request is in flight, or the outcome is unknown.
                 Ok((409 | 502..=504, _)) | Err(_) => {}
                 Ok((status, answer)) => {
-                    return Err(Trouble::Wrong(format!("{key} was answered with {status}: {answer}")));
+                    return Err(OrderError::Wrong(format!("{key} was answered with {status}: {answer}")));
                 }
             }
-            if let Err(why) = patience.check("clients are not answered") {
-                return Err(Trouble::InDoubt { key: key.to_owned(), paid: paid.cloned(), why });
+            if let Err(why) = patience.check("clients get no answer") {
+                return Err(OrderError::InDoubt { key: key.to_owned(), paid: paid.cloned(), why });
             }
             std::thread::sleep(AGAIN_PAUSE);
         }
@@ -188,7 +188,7 @@ impl Client {
         let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).ok_or_else(broken)?;
         match serde_json::from_str(body) {
             Ok(body) => Ok((status, body)),
-            // Cut off in the middle of the answer: none.
+            // Cut off in the middle counts as no answer.
             Err(_) if status == 201 => Err(broken()),
             Err(_) => Ok((status, Value::Null)),
         }

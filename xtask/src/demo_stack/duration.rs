@@ -1,4 +1,4 @@
-//! How long something goes on, as people write it.
+//! Durations as people write them.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ const SECONDS_MAX: u64 = 24 * 60 * 60;
 
 /// Reads `90s`, `10m` or `2h`: a second to a day.
 pub(super) fn parse(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("{text:?} is no duration from 1s to 24h; write it like 90s, 10m or 2h");
+    let wrong = || format!("invalid duration {text:?}: use 1s to 24h, such as 90s, 10m or 2h");
     let (number, seconds) = [("s", 1), ("m", 60), ("h", 3_600)]
         .into_iter()
         .find_map(|(unit, seconds)| Some((text.strip_suffix(unit)?, seconds)))

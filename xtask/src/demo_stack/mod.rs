@@ -4,8 +4,8 @@
 //!  clients ─▶ semel gateway ─▶ payments ─▶ PostgreSQL ─▶ semel relay ─▶ Kafka ─▶ payments notify ─▶ notifications
 //! ```
 //!
-//! Nothing here asks semel what it did: payments, events and notifications are counted by plain SQL, what is in Kafka by Kafka's
-//! own console consumer. With `--chaos` everything is killed in turn while clients ask.
+//! Nothing here asks semel what it did: payments, events and notifications are counted by plain SQL, what is in Kafka
+//! by Kafka's own console consumer. With `--chaos` everything is killed in turn while clients ask.
 
 mod arrived;
 mod chaos;
@@ -27,15 +27,15 @@ use self::tables::Tables;
 /// A run that takes longer than this hangs. Building does not count.
 const RUN_SECONDS_MAX: u64 = 240;
 
-/// Payments through the gateway, their events to Kafka, notifications of them, and a table of what was counted.
+/// Payments through the gateway, their events to Kafka, notifications of them, and a table of the counts.
 ///
-/// Starts PostgreSQL, Redis, Kafka, the reference service, the gateway in front of it, `semel relay` behind it and the
-/// consumer of what it relays; sends payments and refunds, many of them several times and some cut off before the answer;
-/// reads the events with Kafka's own console consumer, and counts the notifications. Ends everything it started. Exits with
-/// 1 when something is missing, comes twice, or tells of nothing.
+/// Starts PostgreSQL, Redis, Kafka, the reference service, the gateway in front of it, `semel relay` behind it and
+/// the consumer of what it relays; sends payments and refunds, many of them several times and some cut off before the
+/// answer; reads the events with Kafka's own console consumer, and counts the notifications. Stops everything it
+/// started. Exits with 1 when something is missing, duplicated or unexpected.
 ///
-/// With --chaos it goes on for that long while each part is killed (-9) in turn and started again: gateway, service, relay and
-/// consumer, and PostgreSQL, Redis and Kafka unless they are somebody else's.
+/// With --chaos it goes on for that long while each part is killed (-9) in turn and started again: gateway, service,
+/// relay and consumer, and PostgreSQL, Redis and Kafka unless their addresses come from the environment.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     /// How many payments.
@@ -44,10 +44,10 @@ pub(crate) struct Arguments {
     /// How the relay reads the outbox.
     #[arg(long, value_enum, default_value_t = Mode::Cdc)]
     mode: Mode,
-    /// Stay when all is counted, with the addresses, until Ctrl-C.
+    /// Keep everything running after the count, and print the addresses, until Ctrl-C.
     #[arg(long)]
     keep: bool,
-    /// Kill everything in turn for so long (90s, 10m, 2h) while clients ask.
+    /// Kill everything in turn for this long (90s, 10m, 2h) while clients ask.
     #[arg(long, value_name = "DURATION", value_parser = duration::parse, conflicts_with_all = ["payments", "keep"])]
     chaos: Option<Duration>,
     /// One JSON object instead of the table.
@@ -56,7 +56,7 @@ pub(crate) struct Arguments {
     /// A bug that has to be found: no-inbox.
     #[arg(long, hide = true, requires = "chaos", value_parser = ["no-inbox"])]
     planted: Option<String>,
-    /// Use the programs as they are beside this one: they were built with all features.
+    /// Use the programs beside this one as they are: they were built with all features.
     #[arg(long, hide = true)]
     as_built: bool,
 }
@@ -64,9 +64,9 @@ pub(crate) struct Arguments {
 /// How the relay reads the outbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Mode {
-    /// By asking again and again.
+    /// By polling the table.
     Poll,
-    /// From PostgreSQL's log.
+    /// From PostgreSQL's log (change data capture).
     Cdc,
 }
 
@@ -81,7 +81,7 @@ impl Mode {
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
-/// Bounds a run, and ends it early when somebody wants that.
+/// Bounds a run, and ends it early on Ctrl-C.
 #[derive(Debug, Clone, Copy)]
 struct Patience {
     until: Instant,
@@ -99,7 +99,7 @@ impl Patience {
         }
         match Instant::now() < self.until {
             true => Ok(()),
-            false => Err(format!("it took more than {} s: {what}", self.seconds)),
+            false => Err(format!("timed out after {} s: {what}", self.seconds)),
         }
     }
 }
@@ -134,13 +134,13 @@ fn show(arguments: &Arguments, stack: &Stack, patience: Patience) -> Result<(), 
     let tables = Tables::wait_for_notifications(stack, patience)?;
     eprintln!("  Kafka's own   consumer, reading {} and {} …", arrived::TOPICS[0], arrived::TOPICS[1]);
     let arrived = Arrived::wait_for(stack, &tables, patience)?;
-    // What comes twice may come late.
+    // A duplicate may come late.
     let tables = Tables::read(stack)?;
     print!("{}", table(&sent, &tables, &arrived));
     let wrong = wrong(&sent, &tables, &arrived);
     if wrong.is_empty() {
         println!(
-            "every payment and every refund was made once, told once, arrived once, and was notified of once"
+            "every payment and every refund was made once, published once, arrived once, and was notified once"
         );
         return Ok(());
     }
@@ -162,9 +162,9 @@ fn table(sent: &clients::Sent, tables: &Tables, arrived: &Arrived) -> String {
     });
     out.push('\n');
     for kind in tables::KINDS {
-        let (made, told, came) = (tables.made(kind), tables.told(kind), arrived.of(kind));
+        let (made, in_outbox, came) = (tables.made(kind), tables.in_outbox(kind), arrived.of(kind));
         let _ = write!(out, "{kind:<20}");
-        for number in [made, told, came.total, came.once, came.twice, came.missing] {
+        for number in [made, in_outbox, came.total, came.once, came.twice, came.missing] {
             let _ = write!(out, "{number:>10}");
         }
         let notified = match tables::NOTIFIED.contains(&kind) {
@@ -189,7 +189,7 @@ fn wrong(sent: &clients::Sent, tables: &Tables, arrived: &Arrived) -> Vec<String
     same("refunds in the database".to_owned(), tables.made("payment.refunded"), sent.refunds);
     for kind in tables::KINDS {
         let (made, came) = (tables.made(kind), arrived.of(kind));
-        same(format!("{kind} in the outbox"), tables.told(kind), made);
+        same(format!("{kind} in the outbox"), tables.in_outbox(kind), made);
         same(format!("{kind} in Kafka"), came.total, made);
         same(format!("{kind} that came once"), came.once, made);
     }

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use super::stack::Stack;
 
-/// After a crash of the gateway or of the relay, others wait for so long.
+/// How long others wait after a crash of the gateway or the relay.
 const LEASE: &str = "3s";
 
 /// A process of the stack's own, in the order in which they are started.
@@ -31,7 +31,7 @@ impl Part {
         }
     }
 
-    /// How the line begins that it writes when it serves.
+    /// The beginning of the line it writes when it serves.
     pub(super) fn up(self) -> &'static str {
         match self {
             Self::Payments | Self::Gateway => "listening on ",
@@ -42,7 +42,7 @@ impl Part {
 
     pub(super) fn command(self, stack: &Stack) -> Result<Command, String> {
         let kafka = format!("kafka://{}", stack.kafka());
-        // Whoever is started again is found where it was.
+        // A part that is started again keeps its address.
         let at = |known: Option<SocketAddr>| known.map_or("127.0.0.1:0".to_owned(), |at| at.to_string());
         match self {
             Self::Payments => {
@@ -52,7 +52,7 @@ impl Part {
                 Ok(payments)
             }
             Self::Gateway => {
-                let upstream = stack.payments.ok_or("the service is started before the gateway")?;
+                let upstream = stack.payments.ok_or("start the service before the gateway")?;
                 let config = stack.directory.join("gateway.toml");
                 let text = gateway(&at(stack.gateway), upstream, &stack.directory.join("gateway.db"));
                 fs::write(&config, text).map_err(|error| format!("{}: {error}", config.display()))?;
@@ -72,7 +72,7 @@ impl Part {
             Self::Consumer => {
                 let mut consumer = program("payments")?;
                 consumer.args(["notify", "--from", &kafka, "--store", &stack.store()]);
-                // A group of this run's own, and a member that has its partitions back at once after a crash.
+                // A group for this run, and a static member that has its partitions back at once after a crash.
                 consumer.args(["--group", stack.merchant(), "--member", "notifier"]);
                 if let Some(bug) = &stack.planted {
                     consumer.env("PAYMENTS_PLANTED", bug);

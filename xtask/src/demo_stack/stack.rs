@@ -28,12 +28,12 @@ pub(super) struct Stack {
     postgres: String,
     redis: String,
     kafka: String,
-    /// What clients call themselves: events of other runs in the same topics are of others.
+    /// The clients' merchant: events of other runs in the same topics have another.
     merchant: String,
     pub(super) schema: String,
     pub(super) directory: PathBuf,
     pub(super) mode: Mode,
-    /// A bug that the consumer is to have.
+    /// A planted bug of the consumer.
     pub(super) planted: Option<String>,
     pub(super) payments: Option<SocketAddr>,
     pub(super) gateway: Option<SocketAddr>,
@@ -41,7 +41,7 @@ pub(super) struct Stack {
     pub(super) servers: Option<Servers>,
 }
 
-/// Builds what is started, with the points at which it is killed on purpose.
+/// Builds what is started, with crash points.
 pub(super) fn build() -> Result<(), String> {
     let features = "payments/kafka,payments/crash-points,semel-cli/full,semel-cli/crash-points";
     let packages = ["--package", "payments", "--package", "semel-cli", "--bins"];
@@ -108,8 +108,8 @@ impl Stack {
         Ok(())
     }
 
-    /// Starts a part and waits until it serves; gives the rest of the line in which it says so. It stops at a point if it is
-    /// told to.
+    /// Starts a part and waits until it serves; returns the rest of the line in which it says so. It stops at the
+    /// crash point `crash_at`, if given.
     pub(super) fn run(&mut self, part: Part, crash_at: Option<&str>) -> Result<String, String> {
         let (begin, name) = (Instant::now(), part.name());
         let command = part.command(self)?;
@@ -136,14 +136,14 @@ impl Stack {
         Ok(line)
     }
 
-    /// SIGKILL. One that has ended by itself is an error, with what it said.
+    /// SIGKILL. A part that has ended by itself is an error, with its last output.
     pub(super) fn kill(&mut self, part: Part) -> Result<(), String> {
         self.check(part)?;
         let mut child = self.take(part)?;
         child.kill().map(drop).map_err(|error| format!("{}: {error}", part.name()))
     }
 
-    /// SIGKILL where it stands, once it has got to the point that it was started with.
+    /// SIGKILL at the crash point that it was started with.
     pub(super) fn kill_at_point(&mut self, part: Part, patience: Duration) -> Result<(), String> {
         let mut child = self.take(part)?;
         let there = child.wait_for_point(patience);
@@ -199,7 +199,7 @@ impl Stack {
         &self.kafka
     }
 
-    /// What psql says to a query in the schema of this run: rows without heads, columns parted by `|`.
+    /// psql's answer to a query in the schema of this run: rows without headers, columns separated by `|`.
     pub(super) fn sql(&self, query: &str) -> Result<String, String> {
         let mut psql = Command::new("psql");
         psql.env("PGOPTIONS", format!("-c search_path={}", self.schema));
@@ -211,11 +211,11 @@ impl Stack {
         Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
     }
 
-    /// A slot that stays would keep the server's log for ever.
+    /// A slot that stays would retain the server's log forever.
     fn drop_slot(&self) -> Result<(), String> {
         let slot = format!("FROM pg_replication_slots WHERE slot_name = '{}'", self.schema);
         let until = Instant::now() + END;
-        // Whoever read from it may still be about to go.
+        // Its reader may still be about to end.
         while let Err(error) = self.sql(&format!("SELECT pg_drop_replication_slot(slot_name) {slot}")) {
             if Instant::now() > until {
                 return Err(error);
@@ -225,7 +225,7 @@ impl Stack {
         self.sql(&format!("DROP PUBLICATION IF EXISTS {}", self.schema)).map(drop)
     }
 
-    /// Where everything is, for whoever wants to try more.
+    /// Prints all addresses, for people who want to try more.
     pub(super) fn tell(&self) {
         let address = |at: Option<SocketAddr>| at.map_or_else(String::new, |at| format!("http://{at}"));
         println!("gateway    {}", address(self.gateway));
@@ -240,7 +240,7 @@ impl Stack {
         println!("Ctrl-C ends everything that was started");
     }
 
-    /// What the processes said last: something is wrong.
+    /// Prints the last output of the processes: something is wrong.
     pub(super) fn tell_logs(&mut self) {
         for (part, child) in &mut self.processes {
             let name = part.name();

@@ -1,4 +1,4 @@
-//! What the database says, to plain SQL.
+//! What plain SQL finds in the database.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::Patience;
 use super::stack::Stack;
 
-/// What is told: of each payment the first two, of each refund the last two.
+/// Kinds of events: the first two of each payment, the last two of each refund.
 pub(super) const KINDS: [&str; 4] =
     ["payment.completed", "payment.recorded", "payment.refunded", "refund.recorded"];
 
@@ -22,7 +22,7 @@ const NOTIFICATIONS: &str =
 pub(super) struct Tables {
     payments: BTreeSet<String>,
     refunds: BTreeSet<String>,
-    told: BTreeMap<String, usize>,
+    in_outbox: BTreeMap<String, usize>,
     /// By kind and id.
     notified: BTreeMap<(String, String), usize>,
 }
@@ -30,15 +30,15 @@ pub(super) struct Tables {
 impl Tables {
     pub(super) fn read(stack: &Stack) -> Result<Self, String> {
         let ids = |sql: &str| Ok::<_, String>(stack.sql(sql)?.lines().map(str::to_owned).collect());
-        let told = stack.sql("SELECT type, count(*) FROM semel_outbox GROUP BY type")?;
-        let told = told.lines().filter_map(|line| {
+        let in_outbox = stack.sql("SELECT type, count(*) FROM semel_outbox GROUP BY type")?;
+        let in_outbox = in_outbox.lines().filter_map(|line| {
             let (kind, count) = line.split_once('|')?;
             Some((kind.to_owned(), count.parse().ok()?))
         });
         Ok(Self {
             payments: ids("SELECT id FROM payment")?,
             refunds: ids("SELECT id FROM refund")?,
-            told: told.collect(),
+            in_outbox: in_outbox.collect(),
             notified: notified(stack)?,
         })
     }
@@ -48,7 +48,7 @@ impl Tables {
         loop {
             let tables = Self::read(stack)?;
             let missing = |kind: &&str| tables.notified(kind).1 < tables.made(kind);
-            // What is there is worth showing, and what is missing is the result.
+            // What is there is worth showing; what is missing is the result.
             if !NOTIFIED.iter().any(missing) || patience.check("notifications are missing").is_err() {
                 return Ok(tables);
             }
@@ -56,20 +56,20 @@ impl Tables {
         }
     }
 
-    /// Two payments, each told of twice.
+    /// Two payments, with two events each.
     #[cfg(test)]
     pub(super) fn sample() -> Self {
         Self {
             payments: ["pay_1", "pay_2"].map(str::to_owned).into(),
             refunds: BTreeSet::new(),
-            told: [("payment.completed".to_owned(), 2), ("payment.recorded".to_owned(), 2)].into(),
+            in_outbox: [("payment.completed".to_owned(), 2), ("payment.recorded".to_owned(), 2)].into(),
             notified: ["pay_1", "pay_2"]
                 .map(|id| (("payment.completed".to_owned(), id.to_owned()), 1))
                 .into(),
         }
     }
 
-    /// The payments or refunds that events of this kind tell of.
+    /// The payments or refunds that events of this kind are about.
     pub(super) fn ids(&self, kind: &str) -> &BTreeSet<String> {
         if kind.starts_with("refund") || kind.ends_with("refunded") { &self.refunds } else { &self.payments }
     }
@@ -78,8 +78,8 @@ impl Tables {
         self.ids(kind).len()
     }
 
-    pub(super) fn told(&self, kind: &str) -> usize {
-        self.told.get(kind).copied().unwrap_or_default()
+    pub(super) fn in_outbox(&self, kind: &str) -> usize {
+        self.in_outbox.get(kind).copied().unwrap_or_default()
     }
 
     /// Notifications of a kind, and how many different ones.

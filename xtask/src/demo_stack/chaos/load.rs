@@ -1,4 +1,4 @@
-//! Clients that ask at a steady pace, and again until they are answered.
+//! Clients that ask at a steady pace, and retry until they are answered.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -6,10 +6,10 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::demo_stack::Patience;
-use crate::demo_stack::clients::{Client, Made, Sent, Trouble};
+use crate::demo_stack::clients::{Client, Made, OrderError, Sent};
 
 const CLIENTS: usize = 6;
-/// Of one client: an order, and at least so long until the next.
+/// The least time between two orders of one client.
 const PACE: Duration = Duration::from_millis(150);
 /// More than a day of them.
 const ORDERS_MAX: u32 = 5_000_000;
@@ -20,9 +20,9 @@ const ORDER_SECONDS_MAX: u64 = 90;
 #[derive(Debug, Default)]
 pub(super) struct Asked {
     pub(super) made: Vec<Made>,
-    /// Keys of payments that nobody answered for.
+    /// Keys of payments without an answer.
     pub(super) in_doubt: Vec<String>,
-    /// Payments whose refund nobody answered for.
+    /// Payments whose refund has no answer.
     pub(super) refunds_in_doubt: Vec<String>,
     pub(super) wrong: Vec<String>,
     pub(super) sent: Option<Sent>,
@@ -59,17 +59,17 @@ impl Load {
         self.shared.asked().made.len()
     }
 
-    /// Whether an answer came that must not be.
+    /// Whether a wrong answer came.
     pub(super) fn check(&self) -> Result<(), String> {
         self.shared.asked().wrong.first().cloned().map_or(Ok(()), Err)
     }
 
-    /// Lets every client end its order, and gives what they know.
+    /// Lets every client finish its order, and returns what they know.
     pub(super) fn stop(self) -> Asked {
         self.shared.over.store(true, Ordering::SeqCst);
         for thread in self.threads {
             if thread.join().is_err() {
-                self.shared.asked().wrong.push("a client broke down".to_owned());
+                self.shared.asked().wrong.push("a client thread panicked".to_owned());
             }
         }
         let mut asked = std::mem::take(&mut *self.shared.asked());
@@ -97,15 +97,15 @@ impl Shared {
 }
 
 impl Asked {
-    fn note(&mut self, ended: Result<Made, Trouble>) {
+    fn note(&mut self, ended: Result<Made, OrderError>) {
         match ended {
             Ok(made) => self.made.push(made),
-            Err(Trouble::InDoubt { paid: Some(made), .. }) => {
+            Err(OrderError::InDoubt { paid: Some(made), .. }) => {
                 self.refunds_in_doubt.push(made.payment.clone());
                 self.made.push(made);
             }
-            Err(Trouble::InDoubt { key, .. }) => self.in_doubt.push(key),
-            Err(Trouble::Wrong(why)) => self.wrong.push(why),
+            Err(OrderError::InDoubt { key, .. }) => self.in_doubt.push(key),
+            Err(OrderError::Wrong(why)) => self.wrong.push(why),
         }
     }
 }

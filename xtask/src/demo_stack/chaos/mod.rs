@@ -1,4 +1,4 @@
-//! `--chaos`: clients ask at a steady pace, everything is killed in turn, and in the end all is counted.
+//! `--chaos`: clients ask at a steady pace, everything is killed in turn, and in the end everything is counted.
 
 mod load;
 mod seen;
@@ -17,7 +17,7 @@ use super::parts::Part;
 use super::stack::Stack;
 use super::{INTERRUPTED, Patience};
 
-/// Nothing new for so long, with everything up: what is missing then does not come any more.
+/// Nothing new for this long, with everything up: what is missing then will not come any more.
 const SILENCE_SECONDS_MAX: u64 = 45;
 
 /// What Redis is for here, and why it may be killed like the rest.
@@ -28,7 +28,7 @@ const REDIS: &str = "Redis is killed as well, and comes back empty. It only reme
 pub(super) fn run(stack: &mut Stack, duration: Duration, json: bool) -> Result<(), String> {
     let mut servers = stack.servers.take().ok_or("the servers are shared: nothing may be killed")?;
     for spared in servers.spared() {
-        eprintln!("  {spared} is somebody else's and is not killed");
+        eprintln!("  {spared} was given by the environment and is not killed");
     }
     eprintln!("  {REDIS}");
     eprintln!("  for {} s everything is killed in turn …", duration.as_secs());
@@ -40,10 +40,10 @@ pub(super) fn run(stack: &mut Stack, duration: Duration, json: bool) -> Result<(
         taken = turns.take(stack, &mut servers, &load);
     }
     if taken.is_ok() {
-        eprintln!("  everything is up; what is under way ends …");
+        eprintln!("  everything is up; waiting for work in flight to finish …");
     }
     let asked = load.stop();
-    // A stack that does not come back is judged by what it leaves behind all the same.
+    // A stack that does not come back is still judged by what it leaves behind.
     let finished = taken.and_then(|()| finish(stack));
     let seen = match (Seen::read(stack), &finished) {
         (Ok(seen), _) => seen,
@@ -51,9 +51,9 @@ pub(super) fn run(stack: &mut Stack, duration: Duration, json: bool) -> Result<(
         (Err(error), Ok(())) => return Err(error),
     };
     let verdict = Verdict::judge(&asked, &seen);
-    let told = if json { verdict.json(&asked, &turns) } else { verdict.table(&asked, &turns) };
-    print!("{told}");
-    // Free for others before the rest ends.
+    let report = if json { verdict.json(&asked, &turns) } else { verdict.table(&asked, &turns) };
+    print!("{report}");
+    // Released for others before the rest ends.
     drop(servers);
     finished?;
     match verdict.wrong() {
@@ -62,7 +62,7 @@ pub(super) fn run(stack: &mut Stack, duration: Duration, json: bool) -> Result<(
     }
 }
 
-/// Lets everything arrive. Then the relay ends, and the consumer when it has had time for what came twice.
+/// Lets everything arrive. Then stops the relay, and the consumer once it has had time for duplicates.
 fn finish(stack: &mut Stack) -> Result<(), String> {
     let (mut last, mut patience) = (usize::MAX, Patience::new(SILENCE_SECONDS_MAX));
     loop {
@@ -73,7 +73,7 @@ fn finish(stack: &mut Stack) -> Result<(), String> {
         if missing != last {
             (last, patience) = (missing, Patience::new(SILENCE_SECONDS_MAX));
         }
-        // What is missing is the verdict's.
+        // The verdict reports what is missing.
         if patience.check("notifications are missing").is_err() {
             break;
         }

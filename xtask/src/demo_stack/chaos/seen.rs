@@ -19,7 +19,7 @@ const CONSUMER_SECONDS_MAX: u64 = 60;
 /// An event's kind, and the payment or refund that it is about.
 pub(super) type About = (String, String);
 
-/// Everything that is there when all has come to rest.
+/// Everything that is there when all is at rest.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
     /// Id and key.
@@ -33,8 +33,8 @@ pub(super) struct Seen {
     pub(super) notifications: Vec<About>,
 }
 
-const OUTBOX: &str = "SELECT id::text, topic, type, coalesce(told->>'refund', told->>'made', told->>'payment')
-                      FROM (SELECT id, topic, type, convert_from(payload, 'UTF8')::jsonb AS told FROM semel_outbox) o";
+const OUTBOX: &str = "SELECT id::text, topic, type, coalesce(body->>'refund', body->>'made', body->>'payment')
+                      FROM (SELECT id, topic, type, convert_from(payload, 'UTF8')::jsonb AS body FROM semel_outbox) o";
 const NOTIFICATIONS: &str =
     "SELECT kind, coalesce(refund, payment) FROM notifications WHERE merchant LIKE '%{}'";
 const MISSING: &str = "SELECT count(*) FROM semel_outbox o WHERE topic = 'payments' AND NOT EXISTS
@@ -70,7 +70,7 @@ impl Seen {
 fn rows<const N: usize>(stack: &Stack, query: &str) -> Result<Vec<[String; N]>, String> {
     let read = |line: &str| {
         let columns: Vec<String> = line.split('|').map(str::to_owned).collect();
-        columns.try_into().map_err(|_| format!("psql said {line:?}"))
+        columns.try_into().map_err(|_| format!("unexpected psql output: {line:?}"))
     };
     stack.sql(query)?.lines().map(read).collect()
 }
@@ -83,8 +83,8 @@ fn arrived(stack: &Stack, topic: &str, expected: &BTreeSet<&str>) -> Result<Vec<
         let shown = console_consumer_shown(stack.kafka(), topic, MESSAGES_MAX);
         let shown = shown.map_err(|error| error.to_string())?;
         let ours = shown.iter().filter(|record| {
-            let told: Value = serde_json::from_str(&record.value).unwrap_or(Value::Null);
-            told["merchant"].as_str().is_some_and(|name| name.ends_with(stack.merchant()))
+            let event: Value = serde_json::from_str(&record.value).unwrap_or(Value::Null);
+            event["merchant"].as_str().is_some_and(|name| name.ends_with(stack.merchant()))
         });
         ids = ours.map(|record| record.header("semel-id").unwrap_or("without an id").to_owned()).collect();
         let seen: BTreeSet<&str> = ids.iter().map(String::as_str).collect();
@@ -105,7 +105,7 @@ pub(super) fn notifications_missing(stack: &Stack) -> Result<usize, String> {
     number(stack, MISSING)
 }
 
-/// Waits until the consumer has done nothing for some seconds: what comes twice may come late.
+/// Waits until the consumer has done nothing for some seconds: a duplicate may come late.
 pub(super) fn wait_for_the_consumer(stack: &Stack) -> Result<(), String> {
     let handled = || number(stack, "SELECT coalesce(sum(messages), 0) FROM semel_inbox_batch");
     let patience = Patience::new(CONSUMER_SECONDS_MAX);
@@ -117,11 +117,11 @@ pub(super) fn wait_for_the_consumer(stack: &Stack) -> Result<(), String> {
             return Ok(());
         }
         last = now;
-        patience.check("the consumer does not come to rest")?;
+        patience.check("the consumer does not become idle")?;
     }
 }
 
 fn number(stack: &Stack, query: &str) -> Result<usize, String> {
     let text = stack.sql(query)?;
-    text.parse().map_err(|_| format!("psql said {text:?} instead of a number"))
+    text.parse().map_err(|_| format!("psql printed {text:?} instead of a number"))
 }

@@ -4,7 +4,7 @@ use testkit::services::{Alone, Condition, Service, alone, status};
 
 use crate::demo_stack::stack::SERVICES;
 
-/// Those that may be killed.
+/// The servers that may be killed.
 #[derive(Debug)]
 pub(in crate::demo_stack) struct Servers {
     ours: Vec<(Service, Alone)>,
@@ -12,7 +12,7 @@ pub(in crate::demo_stack) struct Servers {
 }
 
 impl Servers {
-    /// Waits until no other test has them.
+    /// Waits until no other test uses them.
     pub(in crate::demo_stack) fn take() -> Result<Self, String> {
         let (mut ours, mut spared) = (Vec::new(), Vec::new());
         for service in SERVICES {
@@ -20,12 +20,15 @@ impl Servers {
                 spared.push(service);
                 continue;
             }
-            ours.push((service, alone(service).ok_or_else(|| format!("this run goes without {service}"))?));
+            ours.push((
+                service,
+                alone(service).ok_or_else(|| format!("{service} is excluded from this run"))?,
+            ));
         }
         Ok(Self { ours, spared })
     }
 
-    /// Where it is, unless it is spared.
+    /// Its address, unless it is spared.
     pub(in crate::demo_stack) fn address(&self, service: Service) -> Option<String> {
         let ours = self.ours.iter().find(|(of, _)| *of == service);
         ours.map(|(_, alone)| alone.url().to_owned())
@@ -44,8 +47,8 @@ impl Servers {
         self.of(service)?.kill().map_err(|error| error.to_string())
     }
 
-    /// Starts it on the data it had, where it was. Redis forgets everything: it is a cache here, and has to be worth no more
-    /// than one.
+    /// Starts it on the data it had, at its old address. Redis starts empty: it is a cache here, and nothing may
+    /// depend on what it keeps.
     pub(super) fn start(&mut self, service: Service) -> Result<(), String> {
         let server = self.of(service)?;
         let before = server.url().to_owned();

@@ -1,4 +1,4 @@
-//! Who is killed when, and that the rest goes on.
+//! Which part is killed when, and that the rest goes on.
 
 use std::time::{Duration, Instant};
 
@@ -11,22 +11,22 @@ use crate::demo_stack::Patience;
 use crate::demo_stack::parts::Part;
 use crate::demo_stack::stack::Stack;
 
-/// So many orders are answered, and so many are notified of, before the next one is killed.
+/// This many orders are answered, and this many notified of, before the next part is killed.
 const PROGRESS: usize = 5;
-/// Nothing takes this long to go on, on a machine that works.
+/// Nothing takes this long to recover, on a machine that works.
 const PROGRESS_SECONDS_MAX: u64 = 90;
 const POINT: Duration = Duration::from_secs(60);
-/// How long everything runs before somebody is killed, and how long somebody is dead: a little different each time.
+/// How long everything runs before a kill, and how long the victim is dead: a little different each time.
 const PAUSES_MS: [u64; 5] = [250, 700, 400, 900, 550];
 
-/// Somebody to be killed.
+/// What is killed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Victim {
     Part(Part),
     Server(Service),
 }
 
-/// In this order. Those whose death is the hardest to survive come first, so that a short run has seen them.
+/// In this order. Those whose death is the hardest to survive come first, so that a short run includes them.
 const VICTIMS: [Victim; 7] = [
     Victim::Part(Part::Consumer),
     Victim::Part(Part::Relay),
@@ -45,8 +45,8 @@ impl Victim {
         }
     }
 
-    /// The moment in which a death costs most: something has happened, and whoever has to be told of it has not been. By
-    /// `semel::crash`.
+    /// The crash point at which a death costs most: something has happened, and its recipient does not know yet.
+    /// Named as in `semel::crash`.
     fn point(self) -> Option<&'static str> {
         match self {
             Self::Part(Part::Consumer) => Some("before_ack"),
@@ -56,7 +56,7 @@ impl Victim {
     }
 }
 
-/// What was done so far.
+/// The kills so far.
 #[derive(Debug, Default)]
 pub(super) struct Turns {
     taken: usize,
@@ -64,7 +64,7 @@ pub(super) struct Turns {
 }
 
 impl Turns {
-    /// Kills the next one, starts it again, and waits until the whole chain goes on.
+    /// Kills the next one, starts it again, and waits until the whole chain has recovered.
     pub(super) fn take(
         &mut self,
         stack: &mut Stack,
@@ -105,7 +105,7 @@ impl Turns {
         let (answered, notified) = progress(stack, load, victim)?;
         let at = victim.point().map_or_else(String::new, |point| format!(", twice, once at {point}"));
         eprintln!(
-            "  {:<13} killed{at}; on after {:.1} s: {answered} orders answered, {notified} notifications",
+            "  {:<13} killed{at}; recovered after {:.1} s: {answered} orders answered, {notified} notifications",
             victim.name(),
             begin.elapsed().as_secs_f64()
         );
@@ -139,7 +139,7 @@ fn progress(stack: &Stack, load: &Load, victim: Victim) -> Result<(usize, usize)
             return Ok(now);
         }
         let what = format!(
-            "the chain does not go on after {} was killed; {} orders answered, {} notifications",
+            "the chain did not recover after {} was killed; {} orders answered, {} notifications",
             victim.name(),
             now.0,
             now.1

@@ -1,4 +1,4 @@
-//! The judge. Pure: it is given what clients were told, and what databases and broker have.
+//! The judge. Pure: it compares what clients got with what databases and broker have.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -10,10 +10,10 @@ use super::seen::{About, Seen};
 use super::turns::Turns;
 use crate::demo_stack::tables::NOTIFIED;
 
-/// So many are named.
+/// How many are named in a message.
 const NAMED_MAX: usize = 3;
 
-/// What there is at one place of the chain, beside what there should be.
+/// What is found at one stage of the chain, beside what is expected.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Stage {
     name: &'static str,
@@ -22,7 +22,7 @@ struct Stage {
     missing: Vec<String>,
     doubled: Vec<String>,
     foreign: Vec<String>,
-    /// Here a repetition is no mistake: whoever comes after knows it.
+    /// A repetition is no mistake here: the next stage recognises it.
     repeats_allowed: bool,
 }
 
@@ -47,7 +47,7 @@ impl Stage {
 
     fn wrong(&self) -> Vec<String> {
         let doubled: &[String] = if self.repeats_allowed { &[] } else { &self.doubled };
-        [("lost", &self.missing[..]), ("there more than once", doubled), ("nobody's", &self.foreign)]
+        [("lost", &self.missing[..]), ("there more than once", doubled), ("foreign", &self.foreign)]
             .into_iter()
             .filter(|(_, which)| !which.is_empty())
             .map(|(what, which)| {
@@ -58,7 +58,7 @@ impl Stage {
     }
 }
 
-/// What was found.
+/// The result of the run.
 #[derive(Debug, Default)]
 pub(super) struct Verdict {
     stages: Vec<Stage>,
@@ -91,7 +91,7 @@ impl Verdict {
             .flat_map(|(id, _)| ["payment.refunded", "refund.recorded"].map(|kind| format!("{kind} {id}")));
         let events: BTreeSet<String> = paid.chain(back).collect();
         let shown = |(kind, id): &About| format!("{kind} {id}");
-        let told: Vec<String> = seen.outbox.iter().map(|(_, about)| shown(about)).collect();
+        let in_outbox: Vec<String> = seen.outbox.iter().map(|(_, about)| shown(about)).collect();
         let ids: BTreeSet<String> = seen.outbox.iter().map(|(id, _)| id.clone()).collect();
         let wanted = seen.outbox.iter().filter(|(_, (kind, _))| NOTIFIED.contains(&kind.as_str()));
         let wanted: BTreeSet<String> = wanted.map(|(_, about)| shown(about)).collect();
@@ -102,7 +102,7 @@ impl Verdict {
         let stages = vec![
             Stage::of("payments", &keys, &found),
             Stage::of("refunds", &refunded, &refunds),
-            Stage::of("events in the outbox", &events, &told),
+            Stage::of("events in the outbox", &events, &in_outbox),
             arrived,
             Stage::of("notifications", &wanted, &notified),
         ];
@@ -136,12 +136,12 @@ impl Verdict {
         let _ = writeln!(
             out,
             "{:<22}{:>10}{:>10}{:>10}{:>10}{:>10}",
-            "", "expected", "found", "lost", "doubled", "nobody's"
+            "", "expected", "found", "lost", "doubled", "foreign"
         );
         for stage in &self.stages {
             let Stage { name, expected, found, missing, doubled, foreign, repeats_allowed } = stage;
             let note = match *repeats_allowed && !doubled.is_empty() {
-                true => "   the relay sends at least once; the consumer knows them",
+                true => "   the relay publishes at least once; the consumer skips duplicates",
                 false => "",
             };
             let (missing, doubled, foreign) = (missing.len(), doubled.len(), foreign.len());
@@ -159,7 +159,7 @@ impl Verdict {
             let _ = writeln!(out, "in doubt for its client: the refund of {payment}");
         }
         if self.wrong.is_empty() {
-            out.push_str("every payment was made once, told once, and notified of once\n");
+            out.push_str("every payment was made once, published once, and notified once\n");
         }
         out
     }
@@ -180,7 +180,7 @@ impl Verdict {
                 "again": sent.again, "cut": sent.cut,
             })
         });
-        let told = json!({
+        let report = json!({
             "ok": self.wrong.is_empty(),
             "wrong": self.wrong,
             "sent": sent,
@@ -190,7 +190,7 @@ impl Verdict {
             "refunds_in_doubt": asked.refunds_in_doubt,
             "redis": super::REDIS,
         });
-        format!("{told}\n")
+        format!("{report}\n")
     }
 }
 

@@ -12,7 +12,7 @@ fn world() -> (Asked, Seen) {
         refund: refund.map(text),
     };
     let about = |kind: &str, id: &str| (text(kind), text(id));
-    let told = [
+    let events = [
         about("payment.completed", "pay_1"),
         about("payment.recorded", "pay_1"),
         about("payment.completed", "pay_2"),
@@ -24,9 +24,9 @@ fn world() -> (Asked, Seen) {
     let seen = Seen {
         payments: vec![(text("pay_1"), text("order-1")), (text("pay_2"), text("order-2"))],
         refunds: vec![(text("ref_1"), text("pay_1"))],
-        outbox: told.iter().enumerate().map(|(n, about)| (format!("e{n}"), about.clone())).collect(),
+        outbox: events.iter().enumerate().map(|(n, about)| (format!("e{n}"), about.clone())).collect(),
         kafka: ["e0", "e1", "e2", "e3", "e4", "e5", "e4"].map(text).into(),
-        notifications: vec![told[0].clone(), told[2].clone(), told[4].clone()],
+        notifications: vec![events[0].clone(), events[2].clone(), events[4].clone()],
     };
     (asked, seen)
 }
@@ -57,12 +57,12 @@ fn each_mistake_is_named_with_its_place() {
     let unsent = first(wrong(|_, seen| drop(seen.kafka.remove(0))));
     assert!(unsent.starts_with("events in Kafka: 1 lost"), "{unsent}");
     let foreign = first(wrong(|_, seen| seen.kafka.push("e9".to_owned())));
-    assert!(foreign.starts_with("events in Kafka: 1 nobody's"), "{foreign}");
-    let untold = first(wrong(|_, seen| drop(seen.outbox.remove(5))));
-    assert!(untold.starts_with("events in the outbox: 1 lost"), "{untold}");
+    assert!(foreign.starts_with("events in Kafka: 1 foreign"), "{foreign}");
+    let unpublished = first(wrong(|_, seen| drop(seen.outbox.remove(5))));
+    assert!(unpublished.starts_with("events in the outbox: 1 lost"), "{unpublished}");
     let unmade = wrong(|_, seen| seen.payments[1].1 = "order-7".to_owned());
     assert!(unmade.iter().any(|why| why.starts_with("payments: 1 lost")), "{unmade:?}");
-    assert!(unmade.iter().any(|why| why.starts_with("payments: 1 nobody's")), "{unmade:?}");
+    assert!(unmade.iter().any(|why| why.starts_with("payments: 1 foreign")), "{unmade:?}");
     let twice = wrong(|_, seen| seen.payments.push(("pay_3".to_owned(), "order-2".to_owned())));
     assert!(twice.iter().any(|why| why.starts_with("payments: 1 there more than once")), "{twice:?}");
     let other = wrong(|asked, _| asked.made[0].payment = "pay_8".to_owned());
@@ -89,6 +89,6 @@ fn what_is_in_doubt_may_be_there_or_not() {
         asked.refunds_in_doubt.push("pay_1".to_owned());
     });
     assert_eq!(refund, [] as [&str; 0]);
-    // What nobody asked for is not in doubt.
+    // What no client asked for is not in doubt.
     assert!(!wrong(|asked, _| asked.made[0].refund = None).is_empty());
 }
