@@ -79,3 +79,9 @@ fn twins_share_a_parked_key() {
 fn twin_of_a_parked_event_in_doubt() {
     assert_mended::<RelayWorld>("relay_twin_of_a_parked_event_in_doubt");
 }
+
+/// Exactly once: a confirm that is lost is a success all the same.
+#[test]
+fn lost_confirms_do_not_grow_the_backoff() {
+    assert_mended::<RelayWorld>("relay_backs_off_although_it_publishes");
+}

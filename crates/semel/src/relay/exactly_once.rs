@@ -35,11 +35,14 @@ use crate::sink::{ExactlyOnce, SinkError};
 struct SinkState {
     /// The sink's checkpoint, which only this relay can change. `None`: it has to be read from the sink.
     known: Option<Option<SinkCheckpoint>>,
+    /// The checkpoint when it was last known.
+    before: Option<SinkCheckpoint>,
     /// Most events of the next transaction.
     events_max: usize,
     /// A take-over of the sink was abandoned and may still be running.
     begins: bool,
-    /// The sink committed a transaction, maybe an empty one, since the last backoff: the next backoff is short.
+    /// The sink committed a transaction, maybe an empty one, since the last backoff, or turned out to have: the next
+    /// backoff is short.
     works: bool,
     /// Batches that were interrupted because the checkpoint had to be read. Newest last.
     unfinished: Vec<Unfinished>,
@@ -67,6 +70,20 @@ struct Doubt {
 }
 
 impl SinkState {
+    /// The checkpoint has to be read from the sink.
+    fn forget(&mut self) {
+        if let Some(known) = self.known.take() {
+            self.before = known;
+        }
+    }
+
+    /// The checkpoint was read. If it moved, a transaction in doubt was committed: that is progress like any other, so
+    /// the backoff starts anew. Otherwise a sink that loses its confirms would be retried ever more slowly.
+    fn found(&mut self, checkpoint: Option<SinkCheckpoint>) {
+        self.works |= checkpoint != self.before;
+        self.known = Some(checkpoint);
+    }
+
     /// What is known about an interrupted batch.
     fn unfinished(&mut self, position: &Position) -> &mut Unfinished {
         let at = match self.unfinished.iter().position(|one| one.position == *position) {
@@ -150,6 +167,7 @@ impl<S: OutboxReader, K: ExactlyOnce> Relay<S, K> {
         let mut stopped = self.stop.subscribe();
         let mut state = SinkState {
             known: None,
+            before: None,
             events_max: usize::MAX,
             begins: false,
             works: false,
@@ -182,7 +200,7 @@ impl<S: OutboxReader, K: ExactlyOnce> Relay<S, K> {
                     idle = (idle * 2).min(self.options.probe.1);
                 }
                 Ok(Turn::Restart) => {
-                    state.known = None;
+                    state.forget();
                     if std::mem::take(&mut state.works) {
                         pause = self.options.pause.0;
                     }
@@ -194,7 +212,7 @@ impl<S: OutboxReader, K: ExactlyOnce> Relay<S, K> {
                 }
                 Err(RelayError::Outbox(error)) if error.may_retry() => {
                     tracing::warn!(%error, "failed to read the outbox; will retry");
-                    state.known = None;
+                    state.forget();
                     within(pause, wait(&mut stopped)).await;
                     pause = next_backoff(pause, &self.options);
                 }
@@ -223,7 +241,7 @@ impl<S: OutboxReader, K: ExactlyOnce> Relay<S, K> {
                 return Ok(Turn::Standby);
             }
             match self.begin().await? {
-                Begun::Ready(checkpoint) => state.known = Some(checkpoint),
+                Begun::Ready(checkpoint) => state.found(checkpoint),
                 Begun::Failed => return Ok(Turn::Restart),
                 Begun::Abandoned => {
                     state.begins = true;

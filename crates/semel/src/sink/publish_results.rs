@@ -1,6 +1,6 @@
 //! The results of one call, and the keys held back behind an unconfirmed event.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::{Published, SinkError};
@@ -10,12 +10,13 @@ use crate::outbox::Event;
 pub(super) struct PublishResults<'a> {
     events: &'a [Arc<Event>],
     results: Vec<Option<Published>>,
-    held: HashSet<(&'a str, &'a str)>,
+    /// The first event of each key, by topic and key, that is not confirmed.
+    held: HashMap<(&'a str, &'a str), usize>,
 }
 
 impl<'a> PublishResults<'a> {
     pub(super) fn to(events: &'a [Arc<Event>]) -> Self {
-        Self { events, results: vec![None; events.len()], held: HashSet::new() }
+        Self { events, results: vec![None; events.len()], held: HashMap::new() }
     }
 
     /// Sets the result of the `n`th event. If it is not confirmed, later events with the same key are held back.
@@ -23,7 +24,8 @@ impl<'a> PublishResults<'a> {
         if answer != Published::Confirmed
             && let Some(key) = self.events[n].ordered_by()
         {
-            self.held.insert((self.events[n].topic(), key));
+            let first = self.held.entry((self.events[n].topic(), key)).or_insert(n);
+            *first = n.min(*first);
         }
         self.results[n].get_or_insert(answer);
     }
@@ -32,7 +34,10 @@ impl<'a> PublishResults<'a> {
     pub(super) fn is_held(&self, n: usize) -> bool {
         let event = &self.events[n];
         !self.held.is_empty()
-            && event.ordered_by().is_some_and(|key| self.held.contains(&(event.topic(), key)))
+            && event
+                .ordered_by()
+                .and_then(|key| self.held.get(&(event.topic(), key)))
+                .is_some_and(|first| *first < n)
     }
 
     /// Whether the `n`th event is confirmed.
@@ -58,4 +63,23 @@ pub(super) fn held_back() -> Published {
 pub(super) fn overtaken() -> Published {
     let message = "the broker accepted it although an earlier event with the same key was not confirmed";
     Published::Failed(SinkError::maybe_published(message))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_is_held_back_by_an_earlier_one_of_its_key_and_by_no_later_one() {
+        let event = |key: &str| Arc::new(Event::new("t", "k", "").unwrap().key(key).unwrap());
+        let events = [event("a"), event("a"), event("b"), event("a")];
+        let mut results = PublishResults::to(&events);
+        results.set(1, held_back());
+        let held = |results: &PublishResults<'_>| (0..4).map(|n| results.is_held(n)).collect::<Vec<_>>();
+        assert_eq!(held(&results), [false, false, false, true]);
+        results.set(0, overtaken());
+        assert_eq!(held(&results), [false, true, false, true]);
+        results.set(2, Published::Confirmed);
+        assert_eq!(held(&results), [false, true, false, true]);
+    }
 }

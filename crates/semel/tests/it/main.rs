@@ -14,6 +14,7 @@ mod guard_faults;
 mod guard_minimal;
 mod guard_observed;
 mod guard_protocol;
+mod guard_retry;
 mod guard_world;
 #[cfg(feature = "sqlite")]
 mod ledger;

@@ -61,24 +61,30 @@ pub(super) async fn judge(plan: &Plan, fleet: &mut Fleet, shared: &Shared, stage
     Ok(())
 }
 
-/// Where nothing goes wrong an owner keeps its lease, and its duplicates are told that it is in flight. A drain has a limit:
+/// Where nothing goes wrong an owner keeps its lease, and its duplicates get "in flight". A drain has a limit:
 /// work that takes longer ends with its process, and leaves doubt about its own key, and no other.
 fn calm(plan: &Plan, pages: &Pages) -> Verdicts {
-    let killed =
-        |key: usize| pages.calls.iter().any(|call| call.key == key && pages.was_killed(&call.process));
     let uncertain =
-        pages.calls.iter().position(|call| call.given == Some(Given::Uncertain) && !killed(call.key));
+        pages.calls.iter().position(|call| call.given == Some(Given::Uncertain) && !killed(pages, call.key));
     match uncertain.filter(|_| plan.is_calm()) {
         Some(call) => broken("nothing is uncertain while nothing goes wrong", format!("call {call}")),
         None => Ok(()),
     }
 }
 
+/// Whether a process ended while it had a call of this key.
+fn killed(pages: &Pages, key: usize) -> bool {
+    pages.calls.iter().any(|call| call.key == key && pages.was_killed(&call.process))
+}
+
 fn in_time(plan: &Plan, wait: Duration, pages: &Pages) -> Verdicts {
     for (number, call) in pages.calls.iter().enumerate() {
         let Some(ended) = call.ended else { continue };
         let limit = if plan.is_calm() {
-            wait + call.work + 20 * ms(plan.settings.latency_ms) + Duration::from_secs(1)
+            // A drain that left work behind leaves doubt about its key, and the next call asks the lookup.
+            let lookup = plan.settings.lookup.filter(|_| killed(pages, call.key));
+            let lookup = ms(lookup.map_or(0, |lookup| lookup.takes_ms.min(LOOKUP_TIMEOUT_MS)));
+            wait + call.work + lookup + 20 * ms(plan.settings.latency_ms) + Duration::from_secs(1)
         } else {
             wait + call.work + CALL_MAX + GIVE_BACK_MAX + ms(plan.stalled_ms())
         };
@@ -140,8 +146,7 @@ fn has_cause(key: usize, pages: &Pages) -> bool {
         };
         run.key == key && ended
     };
-    let killed = pages.calls.iter().any(|call| call.key == key && pages.was_killed(&call.process));
-    pages.runs.iter().any(unknown) || killed || pages.claimed_late.contains(&key)
+    pages.runs.iter().any(unknown) || killed(pages, key) || pages.claimed_late.contains(&key)
 }
 
 /// Whether a lookup can settle everything in this history.

@@ -85,7 +85,7 @@ fn read_past(plan: &Plan) -> u64 {
                 waited += batch.rounds as u64;
             }
         }
-        return waits + waits.min(waited * settings.pause_longest_ms);
+        return (waits + waits.min(waited * settings.pause_longest_ms)) * waits_anew(plan);
     }
     let failing = plan.failing_keys() as u64;
     // As above: whatever is confirmed between them.
@@ -96,7 +96,16 @@ fn read_past(plan: &Plan) -> u64 {
     let waits = SUSPECTS_PATIENCE_MS * sum(in_a_row) / suspects_max + OUTAGE_PATIENCE_MS * sum(outages);
     // A wait ends with the pause that is under way. Pauses double, so that is at most as long as the wait.
     let waits = waits + waits.min(in_a_row * settings.pause_longest_ms);
-    failing.div_ceil(in_a_row.max(1)) * waits
+    failing.div_ceil(in_a_row.max(1)) * waits * waits_anew(plan)
+}
+
+/// How often a batch may be waited for: each key of it that works again begins the wait anew. It also counts as a failure
+/// of the others, which are parked after `tries_max` of them.
+fn waits_anew(plan: &Plan) -> u64 {
+    let ends = plan.faults.iter().filter(|fault| {
+        matches!(fault, Fault::KeyFails { for_ms: Some(_), .. } | Fault::TopicFails { for_ms: Some(_), .. })
+    });
+    (1 + ends.count() as u64).min(u64::from(plan.settings.tries_max).max(1))
 }
 
 /// How long the first batch with so many failing keys is waited for while nothing gets through.
@@ -159,6 +168,12 @@ fn disturbances(plan: &Plan, strikes: &[Strike]) -> Vec<(u64, u64)> {
 pub(super) fn deadlines(plan: &Plan, strikes: &[Strike]) -> Vec<Option<u64>> {
     let (within, spans) = (healthy_within_ms(plan), disturbances(plan, strikes));
     let retry_ms = plan.settings.retry_ms;
+    let late = plan.faults.iter().map(|fault| match fault {
+        Fault::LateDone { by_ms, .. } => *by_ms,
+        Fault::Stall { for_ms, .. } | Fault::StallInCall { for_ms, .. } => *for_ms,
+        _ => 0,
+    });
+    let recorded_late_ms: u64 = late.sum();
     let deadline = |event: usize| {
         let append = &plan.appends[event];
         let before =
@@ -172,8 +187,8 @@ pub(super) fn deadlines(plan: &Plan, strikes: &[Strike]) -> Vec<Option<u64>> {
             if end == u64::MAX {
                 return None;
             }
-            // It may be parked then, and its next try has been put off.
-            from = from.max(end) + retry_ms.max(RETRY_LONGEST_MS);
+            // It may be parked then, and its next try has been put off: counted from when its last failure was recorded.
+            from = from.max(end) + retry_ms.max(RETRY_LONGEST_MS) + recorded_late_ms;
         }
         Some(after(from, within, &spans))
     };

@@ -16,7 +16,7 @@
 //! What Kafka cannot guarantee: adding partitions to a topic moves keys to other partitions, which breaks their order
 //! with what was published before.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,6 +26,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use self::error_class::ErrorClass;
 use self::known_keys::KnownKeys;
 use self::producer::{Batch, KafkaProducer, Report};
+use self::rounds::Rounds;
 use super::publish_results::{PublishResults, held_back, overtaken};
 use super::{DeliverySemantics, Guarantee, Published, Sink, SinkError};
 use crate::outbox::Event;
@@ -37,6 +38,7 @@ mod position;
 mod probe;
 pub(crate) mod producer;
 pub(crate) mod producer_pair;
+mod rounds;
 mod transaction;
 pub(crate) mod transaction_steps;
 pub(crate) mod version;
@@ -169,24 +171,10 @@ impl Sink for KafkaSink {
             self.known_keys = KnownKeys::default();
         }
         let mut answers = PublishResults::to(events);
-        let (ahead, behind) = self.known_keys.split(events, (0..events.len()).collect());
-        let mut waiting = ahead;
-        let mut behind = Some(behind);
-        let mut suspects = VecDeque::new();
-        // Each iteration settles at least one event: a suspect, or all waiting events except new suspects and the
-        // events behind them.
-        loop {
-            let round: Vec<usize> = match suspects.pop_front() {
-                Some(suspect) => vec![suspect],
-                None if waiting.is_empty() => behind.take().unwrap_or_default(),
-                None => std::mem::take(&mut waiting),
-            };
-            if round.is_empty() {
-                match behind {
-                    Some(_) => continue,
-                    None => break,
-                }
-            }
+        let mut rounds = Rounds::new(events, &mut self.known_keys);
+        // Each round settles at least one event: a suspect, or all waiting events except new suspects and the events
+        // behind them. The time limit bounds the rounds in which a suspect waits for an earlier event of its key.
+        while let Some(round) = rounds.next() {
             let alone = round.len() == 1;
             let reports = self.round(events, &round, &mut answers, until).await;
             let blamed = |code| error_class::of(code, self.options.missing) == ErrorClass::Refused;
@@ -204,10 +192,10 @@ impl Sink for KafkaSink {
                     // The batch was refused. Publishing its events one by one shows which is to blame.
                     Err(code) if blamed(code) && !alone => {
                         doubted.extend(key);
-                        suspects.push_back(n);
+                        rounds.suspect(n);
                     }
                     // It was behind such a batch, and was not sent or was rejected.
-                    Err(code) if any_blamed && !alone && is_turned_away(code) => waiting.push(n),
+                    Err(code) if any_blamed && !alone && is_turned_away(code) => rounds.again(n),
                     Err(code) if held => match error_class::of(code, self.options.missing) {
                         ErrorClass::Maybe => answers.set(n, overtaken()),
                         _ => answers.set(n, held_back()),
@@ -222,19 +210,13 @@ impl Sink for KafkaSink {
                 }
             }
             if self.producer.is_none() {
-                // The brokers do not know the next producer: again, the first event of each key has to go ahead.
                 self.known_keys = KnownKeys::default();
-                let (ahead, mut rest) = self.known_keys.split(events, std::mem::take(&mut waiting));
-                waiting = ahead;
-                if !rest.is_empty() {
-                    rest.extend(behind.take().unwrap_or_default());
-                    behind = Some(rest);
-                }
+                rounds.producer_changed(&mut self.known_keys);
             }
-            if !suspects.is_empty() && !alone {
+            if rounds.suspects() > 0 && !alone {
                 tracing::warn!(
                     target: "semel::kafka",
-                    events = suspects.len(),
+                    events = rounds.suspects(),
                     "the broker refused a batch; publishing its events one by one"
                 );
             }

@@ -1,0 +1,133 @@
+//! In which rounds the events of one call are sent. Pure.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::known_keys::KnownKeys;
+use crate::outbox::Event;
+
+/// The events that still have to be sent.
+pub(super) struct Rounds<'a> {
+    events: &'a [Arc<Event>],
+    /// Sent together in the next round.
+    waiting: Vec<usize>,
+    /// Sent when no event waits any more: the first event of their key goes ahead.
+    behind: Option<Vec<usize>>,
+    /// Sent alone, before all others: their batch was refused, and alone they show which event is to blame.
+    suspects: VecDeque<usize>,
+}
+
+impl<'a> Rounds<'a> {
+    pub(super) fn new(events: &'a [Arc<Event>], known_keys: &mut KnownKeys) -> Self {
+        let (waiting, behind) = known_keys.split(events, (0..events.len()).collect());
+        Self { events, waiting, behind: Some(behind), suspects: VecDeque::new() }
+    }
+
+    /// The next round. `None`: all are sent.
+    pub(super) fn next(&mut self) -> Option<Vec<usize>> {
+        if let Some(suspect) = self.suspects.pop_front() {
+            return Some(vec![suspect]);
+        }
+        if self.waiting.is_empty() {
+            self.waiting = self.behind.take().unwrap_or_default();
+        }
+        Some(std::mem::take(&mut self.waiting)).filter(|round| !round.is_empty())
+    }
+
+    /// The batch of this event was refused. Events are reported in their order.
+    ///
+    /// If an earlier event of its key waits, it waits too: alone it would overtake that one.
+    pub(super) fn suspect(&mut self, n: usize) {
+        let key = |n: usize| self.events[n].ordered_by().map(|key| (self.events[n].topic(), key));
+        if key(n).is_some() && self.waiting.iter().any(|earlier| key(*earlier) == key(n)) {
+            self.waiting.push(n);
+        } else {
+            self.suspects.push_back(n);
+        }
+    }
+
+    /// The event was not sent, or was rejected, because a batch before it was refused.
+    pub(super) fn again(&mut self, n: usize) {
+        self.waiting.push(n);
+    }
+
+    /// The brokers do not know the next producer: again, the first event of each key has to go ahead.
+    pub(super) fn producer_changed(&mut self, known_keys: &mut KnownKeys) {
+        let (ahead, mut rest) = known_keys.split(self.events, std::mem::take(&mut self.waiting));
+        self.waiting = ahead;
+        if !rest.is_empty() {
+            rest.extend(self.behind.take().unwrap_or_default());
+            self.behind = Some(rest);
+        }
+    }
+
+    /// How many events are sent alone.
+    pub(super) fn suspects(&self) -> usize {
+        self.suspects.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn events(keys: &[&str]) -> Vec<Arc<Event>> {
+        let event = |key: &&str| {
+            let event = Event::new("t", "k", "").unwrap();
+            Arc::new(if key.is_empty() { event } else { event.key(key).unwrap() })
+        };
+        keys.iter().map(event).collect()
+    }
+
+    #[test]
+    fn the_first_of_each_key_goes_ahead_and_then_the_others() {
+        let events = events(&["a", "a", "b", ""]);
+        let mut rounds = Rounds::new(&events, &mut KnownKeys::default());
+        assert_eq!(rounds.next(), Some(vec![0, 2, 3]));
+        assert_eq!(rounds.next(), Some(vec![1]));
+        assert_eq!(rounds.next(), None);
+    }
+
+    #[test]
+    fn a_suspect_is_sent_alone_and_before_what_waits() {
+        let events = events(&["a", "b", "c"]);
+        let mut rounds = Rounds::new(&events, &mut KnownKeys::default());
+        rounds.next();
+        rounds.suspect(0);
+        rounds.again(1);
+        rounds.suspect(2);
+        assert_eq!(rounds.suspects(), 2);
+        assert_eq!(
+            [rounds.next(), rounds.next(), rounds.next()],
+            [Some(vec![0]), Some(vec![2]), Some(vec![1])]
+        );
+        assert_eq!(rounds.next(), None);
+    }
+
+    #[test]
+    fn a_suspect_does_not_overtake_an_event_of_its_key_that_waits() {
+        let events = events(&["a", "a", "b", ""]);
+        let mut known_keys = KnownKeys::default();
+        known_keys.add(&events[0]);
+        let mut rounds = Rounds::new(&events, &mut known_keys);
+        assert_eq!(rounds.next(), Some(vec![0, 1, 2, 3]));
+        rounds.again(0);
+        rounds.suspect(1);
+        rounds.suspect(2);
+        rounds.suspect(3);
+        assert_eq!([rounds.next(), rounds.next()], [Some(vec![2]), Some(vec![3])]);
+        assert_eq!(rounds.next(), Some(vec![0, 1]));
+    }
+
+    #[test]
+    fn a_new_producer_sends_the_first_of_each_key_ahead() {
+        let events = events(&["a", "a", "b"]);
+        let mut known_keys = KnownKeys::default();
+        known_keys.add(&events[0]);
+        let mut rounds = Rounds::new(&events, &mut known_keys);
+        rounds.next();
+        (0..3).for_each(|n| rounds.again(n));
+        rounds.producer_changed(&mut KnownKeys::default());
+        assert_eq!([rounds.next(), rounds.next(), rounds.next()], [Some(vec![0, 2]), Some(vec![1]), None]);
+    }
+}
