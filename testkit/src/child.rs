@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::stopped::wait_until_stopped;
+
 /// The environment variable that names the point to stop at.
 pub const CRASH_AT_ENV: &str = "SEMEL_CRASH_AT";
 
@@ -130,9 +132,10 @@ impl Child {
         self.process.wait()
     }
 
-    /// SIGSTOP: the child stands still with its connections and leases, like a long GC pause.
+    /// SIGSTOP: the child stands still with its connections and leases, like a long GC pause. Returns when it does.
     pub fn pause(&self) -> io::Result<()> {
-        self.signal(Signal::STOP)
+        self.signal(Signal::STOP)?;
+        wait_until_stopped(self.id())
     }
 
     /// SIGCONT after [`pause`](Self::pause).

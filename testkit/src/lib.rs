@@ -19,3 +19,4 @@ pub mod python;
 pub mod scratch;
 pub mod seed;
 pub mod services;
+mod stopped;

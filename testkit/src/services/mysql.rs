@@ -54,6 +54,15 @@ impl Recipe for Mysql {
         run(install).map(drop)
     }
 
+    /// MySQL trusts the pid in the lock file of its socket, and another process may have that pid by now. InnoDB locks
+    /// its own files, so two servers on one data directory are still refused.
+    fn clear(&self, at: &Place) -> Result<()> {
+        match std::fs::remove_file(at.data.join("server.sock.lock")) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error.into()),
+            _ => Ok(()),
+        }
+    }
+
     fn tasks(&self, at: &Place) -> Result<Vec<Task>> {
         let port = at.port(0);
         let mut command = server(at)?;

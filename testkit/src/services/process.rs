@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
 
+use crate::stopped::wait_until_stopped;
+
 /// A process by pid and start time (clock ticks since boot), with the boot it belongs to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Process {
@@ -87,10 +89,17 @@ impl Process {
         tree
     }
 
-    /// SIGSTOP for the whole tree, the root first so that it starts no new process meanwhile.
+    /// SIGSTOP for the whole tree, the root first so that it starts no new process meanwhile. Returns when all of it
+    /// stands still.
     pub(super) fn pause(&self) -> io::Result<()> {
         self.signal(Signal::STOP)?;
-        self.tree().iter().try_for_each(|process| process.signal(Signal::STOP))
+        let tree = self.tree();
+        tree.iter().try_for_each(|process| process.signal(Signal::STOP))?;
+        tree.iter().try_for_each(|process| match wait_until_stopped(process.pid) {
+            // One of them has ended meanwhile.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            stopped => stopped,
+        })
     }
 
     /// SIGCONT for the whole tree.
