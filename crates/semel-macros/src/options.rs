@@ -28,7 +28,7 @@ const NAMES: [&str; 13] = [
 #[derive(Default)]
 pub(crate) struct Options {
     operation: Option<LitStr>,
-    /// The settings that were written, as calls on `semel::attribute::Operation`. What was not written has no
+    /// The settings that were written, as calls on `semel::attribute::AttributeOperation`. What was not written has no
     /// value here: defaults are `Policy::default()`'s business alone.
     settings: Vec<TokenStream>,
     /// Where the effect was declared atomic.

@@ -56,7 +56,7 @@ pub use identity::{ToKey, ToScope};
 ///   Callers do not see whether it is a replay; with [`Guarded::once`](crate::Guarded::once) they do.
 /// - **The body is the work** of [`Guarded::once`](crate::Guarded::once), so it returns `Result<T, Failure>`, not
 ///   `Result<T, E>`: a [`Failure`](crate::Failure) can be stored. `?` turns any error into one whose kind is
-///   [`Unknown`](crate::FailureKind::Unknown). If the first caller got the original error and retries a copy of its
+///   [`Unknown`](crate::guard::FailureKind::Unknown). If the first caller got the original error and retries a copy of its
 ///   text, they would see two different answers.
 /// - **The work outlives its caller**, so arguments must be owned; only those that `guard`, `scope` and `key` are made
 ///   from may be borrowed. A method takes `&self` if its body does not use `self`, and `self: Arc<Self>` if it does.
@@ -118,20 +118,20 @@ pub use identity::{ToKey, ToScope};
 pub use semel_macros::idempotent;
 
 /// Starts the declaration of an operation, with the default policy.
-pub fn operation(name: &'static str) -> Operation {
-    Operation { name, policy: Policy::default(), fingerprint_revision: 0 }
+pub fn operation(name: &'static str) -> AttributeOperation {
+    AttributeOperation { name, policy: Policy::default(), fingerprint_revision: 0 }
 }
 
 /// An operation as declared by an attribute: [`Policy::default`] except for the given options.
 #[derive(Clone, Copy, Debug)]
 #[must_use]
-pub struct Operation {
+pub struct AttributeOperation {
     name: &'static str,
     policy: Policy,
     fingerprint_revision: u64,
 }
 
-impl Operation {
+impl AttributeOperation {
     /// Marks that the fingerprinted arguments have changed since an older release: what that release stored cannot be
     /// compared, and is replayed instead of refused.
     pub fn fingerprint_revision(mut self, revision: u64) -> Self {

@@ -7,10 +7,10 @@ use axum::extract::FromRequestParts;
 use http::StatusCode;
 use http::request::Parts;
 
-use super::Operation;
+use super::AttributeOperation;
 use crate::http::{ClaimHandle, Rule};
 
-impl Operation {
+impl AttributeOperation {
     /// The rule of a handler's operation, for the requests of one route.
     pub fn rule(self, route: &str) -> Rule {
         Rule::on(route).name(self.name).policy(self.policy)
