@@ -12,7 +12,8 @@ const STOPPED_WITHIN: Duration = Duration::from_secs(10);
 
 pub(crate) fn wait_until_stopped(pid: u32) -> io::Result<()> {
     let until = Instant::now() + STOPPED_WITHIN;
-    while !is_stopped(pid)? {
+    // Twice: a thread that was born while the threads were listed may be missing in the list.
+    while !(is_stopped(pid)? && is_stopped(pid)?) {
         if Instant::now() >= until {
             let message = format!("process {pid} got SIGSTOP and still runs after {STOPPED_WITHIN:?}");
             return Err(io::Error::new(io::ErrorKind::TimedOut, message));

@@ -16,6 +16,7 @@ mod duration;
 mod failure;
 mod flags;
 mod gateway;
+mod global_flags;
 mod inbox;
 #[cfg(feature = "kafka")]
 mod kafka;
@@ -48,7 +49,6 @@ mod view;
 
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser};
 use semel::store::protect::Protection;
 use semel::store::{self, AnyStore};
 
@@ -56,7 +56,7 @@ use crate::args::{Cli, Command, STORE_DEFAULT};
 use crate::failure::Failed;
 
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let cli = match global_flags::parse() {
         Ok(cli) => cli,
         Err(error) => return usage::report(&error),
     };
@@ -70,7 +70,7 @@ fn run(cli: &Cli) -> Result<(), Failed> {
     match &cli.command {
         Command::Completions { shell } => {
             let mut script = Vec::new();
-            clap_complete::generate(*shell, &mut Cli::command(), "semel", &mut script);
+            clap_complete::generate(*shell, &mut global_flags::command(), "semel", &mut script);
             stdout::bytes(&script)
         }
         // The demo works on both cores; looking at a store takes one thread.

@@ -93,6 +93,8 @@ impl Process {
     /// stands still.
     pub(super) fn pause(&self) -> io::Result<()> {
         self.signal(Signal::STOP)?;
+        // Before it stands still it may start one more process.
+        wait_until_stopped(self.pid)?;
         let tree = self.tree();
         tree.iter().try_for_each(|process| process.signal(Signal::STOP))?;
         tree.iter().try_for_each(|process| match wait_until_stopped(process.pid) {

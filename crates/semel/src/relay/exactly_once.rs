@@ -77,8 +77,9 @@ impl SinkState {
         }
     }
 
-    /// The checkpoint was read. If it moved, a transaction in doubt was committed: that is progress like any other, so
-    /// the backoff starts anew. Otherwise a sink that loses its confirms would be retried ever more slowly.
+    /// The checkpoint was read. If it moved, a transaction in doubt was committed, or another relay worked meanwhile: that
+    /// is progress like any other, so the backoff starts anew. Otherwise a sink that loses its confirms would be
+    /// retried ever more slowly.
     fn found(&mut self, checkpoint: Option<SinkCheckpoint>) {
         self.works |= checkpoint != self.before;
         self.known = Some(checkpoint);

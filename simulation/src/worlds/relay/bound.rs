@@ -99,13 +99,17 @@ fn read_past(plan: &Plan) -> u64 {
     failing.div_ceil(in_a_row.max(1)) * waits * waits_anew(plan)
 }
 
-/// How often a batch may be waited for: each key of it that works again begins the wait anew. It also counts as a failure
-/// of the others, which are parked after `tries_max` of them.
+/// How often a batch may be waited for. One confirm is enough to blame all that were tried since; only events that were
+/// not even sent, or a key's later event on another topic, start the wait anew with each key that recovers.
 fn waits_anew(plan: &Plan) -> u64 {
-    let ends = plan.faults.iter().filter(|fault| {
-        matches!(fault, Fault::KeyFails { for_ms: Some(_), .. } | Fault::TopicFails { for_ms: Some(_), .. })
-    });
-    (1 + ends.count() as u64).min(u64::from(plan.settings.tries_max).max(1))
+    if !plan.leaves_untried() && plan.topic_changes() == 0 {
+        return 1;
+    }
+    let mut ends: Vec<u64> = (0..plan.appends.len()).filter_map(|event| plan.ends_failing(event)).collect();
+    ends.retain(|end| *end != u64::MAX);
+    ends.sort_unstable();
+    ends.dedup();
+    1 + ends.len() as u64
 }
 
 /// How long the first batch with so many failing keys is waited for while nothing gets through.
@@ -168,12 +172,9 @@ fn disturbances(plan: &Plan, strikes: &[Strike]) -> Vec<(u64, u64)> {
 pub(super) fn deadlines(plan: &Plan, strikes: &[Strike]) -> Vec<Option<u64>> {
     let (within, spans) = (healthy_within_ms(plan), disturbances(plan, strikes));
     let retry_ms = plan.settings.retry_ms;
-    let late = plan.faults.iter().map(|fault| match fault {
-        Fault::LateDone { by_ms, .. } => *by_ms,
-        Fault::Stall { for_ms, .. } | Fault::StallInCall { for_ms, .. } => *for_ms,
-        _ => 0,
-    });
-    let recorded_late_ms: u64 = late.sum();
+    let stalls =
+        plan.faults.iter().map(|fault| if let Fault::Stall { for_ms, .. } = fault { *for_ms } else { 0 });
+    let recorded_late_ms = stalls.chain(strikes.iter().map(|strike| strike.for_ms)).sum::<u64>();
     let deadline = |event: usize| {
         let append = &plan.appends[event];
         let before =

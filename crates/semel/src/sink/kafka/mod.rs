@@ -173,8 +173,13 @@ impl Sink for KafkaSink {
         let mut answers = PublishResults::to(events);
         let mut rounds = Rounds::new(events, &mut self.known_keys);
         // Each round settles at least one event: a suspect, or all waiting events except new suspects and the events
-        // behind them. The time limit bounds the rounds in which a suspect waits for an earlier event of its key.
-        while let Some(round) = rounds.next() {
+        // behind them.
+        loop {
+            if Instant::now() >= until {
+                rounds.rest().for_each(|n| answers.set(n, no_time_left()));
+                break;
+            }
+            let Some(round) = rounds.next() else { break };
             let alone = round.len() == 1;
             let reports = self.round(events, &round, &mut answers, until).await;
             let blamed = |code| error_class::of(code, self.options.missing) == ErrorClass::Refused;
@@ -195,7 +200,10 @@ impl Sink for KafkaSink {
                         rounds.suspect(n);
                     }
                     // It was behind such a batch, and was not sent or was rejected.
-                    Err(code) if any_blamed && !alone && is_turned_away(code) => rounds.again(n),
+                    Err(code) if any_blamed && !alone && is_turned_away(code) => {
+                        doubted.extend(key);
+                        rounds.again(n);
+                    }
                     Err(code) if held => match error_class::of(code, self.options.missing) {
                         ErrorClass::Maybe => answers.set(n, overtaken()),
                         _ => answers.set(n, held_back()),
@@ -264,6 +272,12 @@ fn not_queued(code: Code, event: &Event, options: &KafkaOptions) -> Published {
         Published::Failed(error) => Published::Failed(SinkError::not_published(error.to_string())),
         other => other,
     }
+}
+
+/// The call took as long as it may before this event was sent.
+fn no_time_left() -> Published {
+    let message = "the time limit of the call ended before the event was sent";
+    Published::Failed(SinkError::not_tried(message))
 }
 
 /// Not sent, or rejected, because a batch before it was refused.

@@ -51,14 +51,18 @@ impl<'a> Rounds<'a> {
         self.waiting.push(n);
     }
 
-    /// The brokers do not know the next producer: again, the first event of each key has to go ahead.
+    /// The brokers do not know the next producer: again, the first event of each key has to go ahead, also of those that
+    /// were to follow a first event that the last producer got confirmed.
     pub(super) fn producer_changed(&mut self, known_keys: &mut KnownKeys) {
-        let (ahead, mut rest) = known_keys.split(self.events, std::mem::take(&mut self.waiting));
-        self.waiting = ahead;
-        if !rest.is_empty() {
-            rest.extend(self.behind.take().unwrap_or_default());
-            self.behind = Some(rest);
-        }
+        let mut left = std::mem::take(&mut self.waiting);
+        left.extend(self.behind.take().unwrap_or_default());
+        let (ahead, behind) = known_keys.split(self.events, left);
+        (self.waiting, self.behind) = (ahead, Some(behind));
+    }
+
+    /// All events that are left, in no order.
+    pub(super) fn rest(self) -> impl Iterator<Item = usize> {
+        self.suspects.into_iter().chain(self.waiting).chain(self.behind.unwrap_or_default())
     }
 
     /// How many events are sent alone.
@@ -129,5 +133,27 @@ mod tests {
         (0..3).for_each(|n| rounds.again(n));
         rounds.producer_changed(&mut KnownKeys::default());
         assert_eq!([rounds.next(), rounds.next(), rounds.next()], [Some(vec![0, 2]), Some(vec![1]), None]);
+    }
+
+    /// The first event of a key was confirmed to a producer that is gone: of those behind it again only one goes ahead.
+    #[test]
+    fn a_new_producer_sends_ahead_also_of_what_was_to_follow() {
+        let events = events(&["a", "a", "a", "b", "b"]);
+        let mut rounds = Rounds::new(&events, &mut KnownKeys::default());
+        assert_eq!(rounds.next(), Some(vec![0, 3]));
+        rounds.producer_changed(&mut KnownKeys::default());
+        assert_eq!([rounds.next(), rounds.next(), rounds.next()], [Some(vec![1, 4]), Some(vec![2]), None]);
+    }
+
+    #[test]
+    fn what_is_left_is_known_when_time_is_over() {
+        let events = events(&["a", "a", "b", "c"]);
+        let mut rounds = Rounds::new(&events, &mut KnownKeys::default());
+        rounds.next();
+        rounds.suspect(0);
+        rounds.again(2);
+        let mut rest: Vec<usize> = rounds.rest().collect();
+        rest.sort_unstable();
+        assert_eq!(rest, [0, 1, 2]);
     }
 }
