@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
-use clap::{Command, CommandFactory, FromArgMatches};
+use clap::{Arg, ArgMatches, Command, CommandFactory, FromArgMatches};
 
 use crate::args::Cli;
 
@@ -28,8 +28,7 @@ fn parse_from(words: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> R
     let mut command = command();
     let matches = command.try_get_matches_from_mut(words)?;
     if let Some(name) = matches.subcommand_name() {
-        let given = |flag: &&&str| matches.value_source(flag) == Some(ValueSource::CommandLine);
-        if let Some(flag) = unused(name).iter().find(given) {
+        if let Some(flag) = unused(name).iter().find(|flag| is_given(&matches, flag)) {
             let message = format!("`semel {name}` does not use --{flag}");
             return Err(command.error(ErrorKind::UnknownArgument, message));
         }
@@ -40,24 +39,21 @@ fn parse_from(words: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> R
 /// The command line, with unused flags hidden.
 pub(crate) fn command() -> Command {
     let mut command = Cli::command();
-    // Hands the global flags down to the subcommands, where they can be hidden.
-    command.build();
+    let globals: Vec<Arg> = command.get_arguments().filter(|arg| arg.is_global_set()).cloned().collect();
     for subcommand in command.get_subcommands_mut() {
         let flags = unused(subcommand.get_name());
-        hide(subcommand, flags);
+        // A flag that the subcommand has itself is not handed down to it. It is global, so its own subcommands have it hidden.
+        for hidden in globals.iter().filter(|arg| flags.contains(&arg.get_id().as_str())) {
+            *subcommand = std::mem::take(subcommand).arg(hidden.clone().hide(true));
+        }
     }
     command
 }
 
-fn hide(command: &mut Command, flags: &[&'static str]) {
-    for &flag in flags {
-        if command.get_arguments().any(|argument| argument.get_id() == flag) {
-            *command = std::mem::take(command).mut_arg(flag, |argument| argument.hide(true));
-        }
-    }
-    for subcommand in command.get_subcommands_mut() {
-        hide(subcommand, flags);
-    }
+/// Whether a flag was given on the command line, before or behind a subcommand.
+fn is_given(matches: &ArgMatches, flag: &str) -> bool {
+    matches.value_source(flag) == Some(ValueSource::CommandLine)
+        || matches.subcommand().is_some_and(|(_, inner)| is_given(inner, flag))
 }
 
 #[cfg(test)]
