@@ -27,11 +27,11 @@ pub(crate) fn parse() -> Result<Cli, clap::Error> {
 fn parse_from(words: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> Result<Cli, clap::Error> {
     let mut command = command();
     let matches = command.try_get_matches_from_mut(words)?;
-    if let Some(name) = matches.subcommand_name() {
-        if let Some(flag) = unused(name).iter().find(|flag| is_given(&matches, flag)) {
-            let message = format!("`semel {name}` does not use --{flag}");
-            return Err(command.error(ErrorKind::UnknownArgument, message));
-        }
+    if let Some(name) = matches.subcommand_name()
+        && let Some(flag) = unused(name).iter().find(|flag| is_given(&matches, flag))
+    {
+        let message = format!("`semel {name}` does not use --{flag}");
+        return Err(command.error(ErrorKind::UnknownArgument, message));
     }
     Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
 }
