@@ -81,7 +81,7 @@ pub trait OutboxReader: Send + 'static {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Batch {
-    /// Identifies the batch. The same if it is given again.
+    /// Identifies the batch. A batch that is read again has the same position.
     pub position: Position,
     /// The events. Never empty.
     pub events: Vec<Pending>,

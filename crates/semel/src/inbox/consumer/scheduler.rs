@@ -454,8 +454,8 @@ impl KeyScheduler {
             self.by_receipt.get(&receipt).and_then(|n| self.messages.get(n)).map(|queued| queued.queue);
         let Some(queue) = queue.and_then(|queue| self.queues.get_mut(&queue)) else { return };
         let pause = queue.backoff.map_or(first, |backoff| (backoff.pause * 2).min(longest));
-        // Wide enough to leave the step of messages that come at regular times: a success counts against a failing
-        // message only if it falls between two of its attempts.
+        // Wide jitter: otherwise a hanging message can stay in phase with messages that arrive at regular intervals. Their
+        // success would then always fall into one of its attempts, where it does not count, and never between two.
         let jittered = pause.mul_f64(0.5 + 0.5 * fastrand::f64());
         queue.backoff = Some(Backoff { until: now + jittered.max(after.unwrap_or_default()), pause });
     }

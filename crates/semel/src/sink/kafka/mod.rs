@@ -176,7 +176,7 @@ impl Sink for KafkaSink {
         // behind them.
         loop {
             if Instant::now() >= until {
-                rounds.rest().for_each(|n| answers.set(n, no_time_left()));
+                rounds.rest().for_each(|(n, in_doubt)| answers.set(n, no_time_left(in_doubt)));
                 break;
             }
             let Some(round) = rounds.next() else { break };
@@ -274,10 +274,14 @@ fn not_queued(code: Code, event: &Event, options: &KafkaOptions) -> Published {
     }
 }
 
-/// The call took as long as it may before this event was sent.
-fn no_time_left() -> Published {
-    let message = "the time limit of the call ended before the event was sent";
-    Published::Failed(SinkError::not_tried(message))
+/// The result of an event that was left when the time limit of the call ended.
+fn no_time_left(in_doubt: bool) -> Published {
+    Published::Failed(match in_doubt {
+        true => SinkError::maybe_published(
+            "the time limit of the call ended before the broker confirmed the event",
+        ),
+        false => SinkError::not_tried("the time limit of the call ended before the event was sent"),
+    })
 }
 
 /// Not sent, or rejected, because a batch before it was refused.

@@ -1,6 +1,6 @@
 //! In which rounds the events of one call are sent. Pure.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
 use super::known_keys::KnownKeys;
@@ -15,12 +15,15 @@ pub(super) struct Rounds<'a> {
     behind: Option<Vec<usize>>,
     /// Sent alone, before all others: their batch was refused, and alone they show which event is to blame.
     suspects: VecDeque<usize>,
+    /// Rejected or purged behind a refused batch. librdkafka may have sent them before, so they are in doubt until they
+    /// are reported again.
+    in_doubt: HashSet<usize>,
 }
 
 impl<'a> Rounds<'a> {
     pub(super) fn new(events: &'a [Arc<Event>], known_keys: &mut KnownKeys) -> Self {
         let (waiting, behind) = known_keys.split(events, (0..events.len()).collect());
-        Self { events, waiting, behind: Some(behind), suspects: VecDeque::new() }
+        Self { events, waiting, behind: Some(behind), suspects: VecDeque::new(), in_doubt: HashSet::new() }
     }
 
     /// The next round. `None`: all are sent.
@@ -48,6 +51,7 @@ impl<'a> Rounds<'a> {
 
     /// The event was not sent, or was rejected, because a batch before it was refused.
     pub(super) fn again(&mut self, n: usize) {
+        self.in_doubt.insert(n);
         self.waiting.push(n);
     }
 
@@ -60,9 +64,10 @@ impl<'a> Rounds<'a> {
         (self.waiting, self.behind) = (ahead, Some(behind));
     }
 
-    /// All events that are left, in no order.
-    pub(super) fn rest(self) -> impl Iterator<Item = usize> {
-        self.suspects.into_iter().chain(self.waiting).chain(self.behind.unwrap_or_default())
+    /// All events that are left, in no order, and whether each may have been published.
+    pub(super) fn rest(self) -> impl Iterator<Item = (usize, bool)> {
+        let left = self.suspects.into_iter().chain(self.waiting).chain(self.behind.unwrap_or_default());
+        left.map(move |n| (n, self.in_doubt.contains(&n)))
     }
 
     /// How many events are sent alone.
@@ -152,8 +157,8 @@ mod tests {
         rounds.next();
         rounds.suspect(0);
         rounds.again(2);
-        let mut rest: Vec<usize> = rounds.rest().collect();
+        let mut rest: Vec<(usize, bool)> = rounds.rest().collect();
         rest.sort_unstable();
-        assert_eq!(rest, [0, 1, 2]);
+        assert_eq!(rest, [(0, false), (1, false), (2, true)]);
     }
 }
