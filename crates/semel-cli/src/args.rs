@@ -260,6 +260,9 @@ pub(crate) struct Sweep {
 /// With --outbox: the tables that services append their events to, in the services' own database; `semel relay` reads
 /// them. With --inbox: the tables in which consumers record handled messages (dedup) and dead letters.
 ///
+/// Expands only: processes of the version before go on, and so do those of this version beside the next one. What the
+/// version before no longer needs is removed by --contract. docs/upgrading.md has the order of an upgrade.
+///
 /// In Redis it creates the markers that reveal a loss of data. Do that once, by hand: run at every deployment, it would
 /// turn a server that has lost its data into a new store, and the loss would go unnoticed.
 #[derive(Args)]
@@ -267,6 +270,8 @@ pub(crate) struct Sweep {
 Examples:
   semel migrate --store sqlite:/var/lib/semel/semel.db
   semel migrate --store redis://127.0.0.1
+  semel migrate --dry-run                             what would be done, and what it means for running processes
+  semel migrate --contract                            when the last process of the version before has ended
   semel migrate --print > schema.sql
   semel migrate --outbox postgres://owner@db/payments
   semel migrate --outbox postgres://owner@db/payments --print > migrations/0007_outbox.sql
@@ -274,9 +279,15 @@ Examples:
   semel migrate --inbox postgres://owner@db/mail
   semel migrate --new-lineage                         after an older backup was restored behind a cache")]
 pub(crate) struct Migrate {
-    /// Print the SQL and change nothing
+    /// Print the SQL that creates new tables and change nothing
     #[arg(long)]
     pub(crate) print: bool,
+    /// Print what would be done to the tables that are there, and change nothing
+    #[arg(long, conflicts_with_all = ["print", "new_lineage", "strict_order"])]
+    pub(crate) dry_run: bool,
+    /// Also remove what only the version before uses. Run it when no process of that version is left
+    #[arg(long, conflicts_with_all = ["print", "new_lineage", "strict_order"])]
+    pub(crate) contract: bool,
     /// Migrate the outbox in this database, instead of a store
     #[arg(long, value_name = "URL", conflicts_with = "new_lineage")]
     pub(crate) outbox: Option<String>,

@@ -1,5 +1,9 @@
 //! `semel migrate`
 
+use std::fmt::Write as _;
+
+use semel::migration::{MigrationKind, MigrationPlan};
+use semel::store::Migrated;
 use semel::{inbox, outbox, store};
 use serde_json::json;
 
@@ -8,19 +12,8 @@ use crate::failure::Failed;
 use crate::stdout;
 
 pub(crate) async fn run(args: &Migrate, url: &str, as_json: bool) -> Result<(), Failed> {
-    let strict = args.strict_order.map(|switch| switch == Switch::On);
     if args.print {
-        let sql = match (&args.outbox, &args.inbox, strict) {
-            // Without the tables, which may exist already.
-            (Some(url), _, Some(on)) => outbox::strict_order_schema(outbox::dialect(url)?, on)?,
-            (Some(url), _, None) => outbox::schema(outbox::dialect(url)?),
-            (None, Some(url), _) => inbox::schema(inbox::dialect(url)?),
-            (None, None, _) => store::schema(url)?,
-        };
-        return match as_json {
-            true => stdout::json(&json!({ "sql": sql })),
-            false => stdout::text(sql),
-        };
+        return print(args, url, as_json);
     }
     if args.new_lineage {
         let lineage = store::new_lineage(url).await?.to_string();
@@ -29,11 +22,57 @@ pub(crate) async fn run(args: &Migrate, url: &str, as_json: bool) -> Result<(), 
             false => stdout::text(&format!("new lineage {lineage}; everything cached before is invalid\n")),
         };
     }
-    let (store::Migrated { before, now }, what) = match (&args.outbox, &args.inbox, strict) {
-        (Some(url), _, Some(on)) => (outbox::strict_order(url, on).await?, "outbox: "),
-        (Some(url), _, None) => (outbox::migrate(url).await?, "outbox: "),
-        (None, Some(url), _) => (inbox::migrate(url).await?, "inbox: "),
-        (None, None, _) => (store::migrate(url).await?, ""),
+    if args.dry_run {
+        let plan = match (&args.outbox, &args.inbox) {
+            (Some(url), _) => outbox::plan_migration(url, args.contract).await?,
+            (None, Some(url)) => inbox::plan_migration(url, args.contract).await?,
+            (None, None) => store::plan_migration(url, args.contract).await?,
+        };
+        return match as_json {
+            true => stdout::json(&plan_json(&plan)),
+            false => stdout::text(&plan_text(&plan, prefix(args))),
+        };
+    }
+    migrate(args, url, as_json).await
+}
+
+fn strict_order(args: &Migrate) -> Option<bool> {
+    args.strict_order.map(|switch| switch == Switch::On)
+}
+
+/// Which tables the output is about.
+fn prefix(args: &Migrate) -> &'static str {
+    match (&args.outbox, &args.inbox) {
+        (Some(_), _) => "outbox: ",
+        (None, Some(_)) => "inbox: ",
+        (None, None) => "",
+    }
+}
+
+fn print(args: &Migrate, url: &str, as_json: bool) -> Result<(), Failed> {
+    let sql = match (&args.outbox, &args.inbox, strict_order(args)) {
+        // Without the tables, which may exist already.
+        (Some(url), _, Some(on)) => outbox::strict_order_schema(outbox::dialect(url)?, on)?,
+        (Some(url), _, None) => outbox::schema(outbox::dialect(url)?),
+        (None, Some(url), _) => inbox::schema(inbox::dialect(url)?),
+        (None, None, _) => store::schema(url)?,
+    };
+    match as_json {
+        true => stdout::json(&json!({ "sql": sql })),
+        false => stdout::text(sql),
+    }
+}
+
+async fn migrate(args: &Migrate, url: &str, as_json: bool) -> Result<(), Failed> {
+    let strict = strict_order(args);
+    let Migrated { before, now } = match (&args.outbox, &args.inbox, strict) {
+        (Some(url), _, Some(on)) => outbox::strict_order(url, on).await?,
+        (Some(url), _, None) if args.contract => outbox::contract(url).await?,
+        (Some(url), _, None) => outbox::migrate(url).await?,
+        (None, Some(url), _) if args.contract => inbox::contract(url).await?,
+        (None, Some(url), _) => inbox::migrate(url).await?,
+        (None, None, _) if args.contract => store::contract(url).await?,
+        (None, None, _) => store::migrate(url).await?,
     };
     if as_json {
         let mut report = json!({ "before": before, "now": now });
@@ -47,10 +86,64 @@ pub(crate) async fn run(args: &Migrate, url: &str, as_json: bool) -> Result<(), 
         Some(true) => ", strict order on",
         Some(false) => ", strict order off",
     };
+    let what = prefix(args);
     stdout::text(&match before {
         0 => format!("{what}created, version {now}{order}\n"),
         _ if before == now && strict.is_some() => format!("{what}version {now}{order}\n"),
         _ if before == now => format!("{what}nothing to do, version {now}\n"),
         _ => format!("{what}upgraded from version {before} to {now}{order}\n"),
     })
+}
+
+fn plan_json(plan: &MigrationPlan) -> serde_json::Value {
+    let step = |step: &semel::migration::MigrationStep| json!({ "version": step.version, "kind": step.kind.to_string(), "sql": step.sql });
+    let steps: Vec<_> = plan.steps.iter().map(step).collect();
+    json!({ "before": plan.before, "after": plan.after, "steps": steps })
+}
+
+fn plan_text(plan: &MigrationPlan, what: &str) -> String {
+    let MigrationPlan { before, after, steps } = plan;
+    let mut text = match (before, steps.is_empty()) {
+        (_, true) => return format!("{what}nothing to do, version {before}\n"),
+        (0, _) => format!("-- {what}would create version {after}\n"),
+        _ => format!("-- {what}would upgrade from version {before} to {after}\n"),
+    };
+    for step in steps {
+        let effect = match step.kind {
+            MigrationKind::Create => "creates the tables".to_owned(),
+            MigrationKind::Expand => format!("adds; processes that know version {} go on", step.version - 1),
+            MigrationKind::Contract => {
+                format!("removes; processes that know nothing newer than {} fail", step.version - 2)
+            }
+        };
+        let _ = write!(text, "\n-- version {}: {effect}\n{}\n", step.version, step.sql.trim_end());
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use semel::migration::MigrationStep;
+
+    use super::*;
+
+    #[test]
+    fn a_plan_says_what_each_step_does_to_running_processes() {
+        let step = |version, kind, sql| MigrationStep { version, kind, sql };
+        let steps = vec![
+            step(2, MigrationKind::Expand, "ALTER TABLE t ADD c int;\n"),
+            step(3, MigrationKind::Contract, "ALTER TABLE t DROP b;\n"),
+        ];
+        let plan = MigrationPlan { before: 1, after: 3, steps };
+        let text = plan_text(&plan, "inbox: ");
+        assert_eq!(
+            text,
+            "-- inbox: would upgrade from version 1 to 3\n\n-- version 2: adds; processes that know version 1 go on\n\
+             ALTER TABLE t ADD c int;\n\n-- version 3: removes; processes that know nothing newer than 1 fail\n\
+             ALTER TABLE t DROP b;\n"
+        );
+        assert_eq!(plan_json(&plan)["steps"][1]["kind"], "contract");
+        let nothing = MigrationPlan { before: 3, after: 3, steps: Vec::new() };
+        assert_eq!(plan_text(&nothing, ""), "nothing to do, version 3\n");
+    }
 }

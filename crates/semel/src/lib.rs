@@ -84,6 +84,8 @@ mod in_progress;
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 pub mod inbox;
 pub mod intent;
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
+pub mod migration;
 pub mod observe;
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 pub mod outbox;

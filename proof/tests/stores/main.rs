@@ -9,6 +9,7 @@
 //! | `protocol` | claim, run, finish by processes that are killed at every point |
 //! | `store` | the laws of stores on PostgreSQL, MariaDB, MySQL, Redis, Redis Cluster and tiered |
 //! | `tx` | once in the caller's transaction, phases, commands, the ledger |
+//! | `upgrade` | this build on the tables of the release before and of the one after, under load |
 //! | `outbox` | events appended, messages marked, dead letters kept, on every database |
 //! | `faults` | servers cut off, paused, killed, flushed, full |
 //! | `hooks` | webhooks received by processes that are killed |
@@ -24,3 +25,4 @@ mod outbox;
 mod protocol;
 mod store;
 mod tx;
+mod upgrade;

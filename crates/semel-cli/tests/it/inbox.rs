@@ -116,6 +116,10 @@ impl Mail {
 fn the_tables_are_made_once_and_print_touches_nothing() {
     let mail = Mail::new();
     assert_eq!(semel(&["migrate", "--inbox", &mail.url()]).out(), "inbox: nothing to do, version 3\n");
+    for contract in [&[][..], &["--contract"]] {
+        let line = [&["migrate", "--inbox", &mail.url(), "--dry-run"], contract].concat();
+        assert_eq!(semel(&line).out(), "inbox: nothing to do, version 3\n");
+    }
     let sql = semel(&["migrate", "--inbox", "postgres://h/d", "--print"]).out();
     assert!(sql.contains("CREATE TABLE semel_inbox_dead"), "{sql}");
     let line = semel(&["migrate", "--inbox", "redis://h"]).failed(2);

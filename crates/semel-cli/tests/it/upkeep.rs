@@ -104,3 +104,23 @@ fn every_command_has_help_with_an_example() {
     assert!(!semel(&["--help"]).out().contains("demo-worker"));
     assert_eq!(semel(&[]).code, 2);
 }
+
+#[test]
+fn a_dry_run_shows_the_plan_and_changes_nothing() {
+    let world = World::empty();
+    let plan = world.semel(&["migrate", "--dry-run"]).out();
+    assert!(
+        plan.starts_with("-- would create version 2\n") && plan.contains("CREATE TABLE intent"),
+        "{plan}"
+    );
+    assert!(!world.path().exists());
+    assert_eq!(world.semel(&["migrate"]).out(), "created, version 2\n");
+    for args in
+        [&["migrate", "--dry-run"][..], &["migrate", "--dry-run", "--contract"], &["migrate", "--contract"]]
+    {
+        assert_eq!(world.semel(args).out(), "nothing to do, version 2\n");
+    }
+    let json = world.semel(&["migrate", "--dry-run", "--json"]).out();
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json, serde_json::json!({ "before": 2, "after": 2, "steps": [] }));
+}

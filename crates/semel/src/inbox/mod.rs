@@ -33,10 +33,10 @@ pub mod webhook;
 pub use handle::{Handled, Marked};
 pub use identity::{ID_BYTES_MAX, Identity, IdentityError, NAME_BYTES_MAX};
 
+use crate::migration::{Goal, MigrationPlan, Tables, Upgrade, Versions};
 use crate::store::{Migrated, StoreError};
 use crate::tx::TxError;
 use crate::tx::driver::{Dialect, Tx};
-use crate::tx::migrations::Tables;
 
 /// Most messages marked by one statement.
 pub const BATCH_MESSAGES_MAX: usize = 10_000;
@@ -44,38 +44,39 @@ pub const BATCH_MESSAGES_MAX: usize = 10_000;
 /// Default retention of a mark: twice Kafka's default retention.
 pub const WINDOW: Duration = Duration::from_secs(14 * 24 * 60 * 60);
 
-/// The version of the tables that this build reads and writes.
+/// The version of the tables that [`migrate`] leads to. This build also works with the next one.
 pub const VERSION: u32 = 3;
 
 const TABLES: Tables = Tables {
     what: "inbox",
     meta: "semel_inbox_meta",
     last: |_| "semel_inbox_result",
-    steps: |dialect| match dialect {
+    resumable: false,
+    migrate: "semel migrate --inbox URL",
+    versions: |dialect| match dialect {
         Dialect::Postgres => &POSTGRES,
         Dialect::Mysql => &MYSQL,
         Dialect::Sqlite => &SQLITE,
     },
 };
 
-/// The migration steps of a dialect, one by one and concatenated.
-macro_rules! steps {
-    ($each:ident, $all:ident, $($file:literal),+) => {
-        const $each: [&str; VERSION as usize] = [$(include_str!($file)),+];
-        const $all: &str = concat!($(include_str!($file)),+);
+/// The versions in a dialect: the first file, and what each later one added.
+macro_rules! versions {
+    ($name:ident, $first:literal, $($later:literal),*) => {
+        const $name: Versions = Versions {
+            create: concat!(include_str!($first), $(include_str!($later)),*),
+            upgrades: &[$(Upgrade::Expand(include_str!($later))),*],
+            oldest: VERSION,
+        };
     };
 }
-steps!(POSTGRES, ALL_POSTGRES, "sql/postgres.sql", "sql/postgres_dead.sql", "sql/postgres_thin.sql");
-steps!(MYSQL, ALL_MYSQL, "sql/mysql.sql", "sql/mysql_dead.sql", "sql/same_3.sql");
-steps!(SQLITE, ALL_SQLITE, "sql/sqlite.sql", "sql/sqlite_dead.sql", "sql/same_3.sql");
+versions!(POSTGRES, "sql/postgres.sql", "sql/postgres_dead.sql", "sql/postgres_thin.sql");
+versions!(MYSQL, "sql/mysql.sql", "sql/mysql_dead.sql", "sql/same_3.sql");
+versions!(SQLITE, "sql/sqlite.sql", "sql/sqlite_dead.sql", "sql/same_3.sql");
 
 /// The SQL that creates the tables in that dialect. Run it once, with your migrations, or call [`migrate`].
 pub fn schema(dialect: Dialect) -> &'static str {
-    match dialect {
-        Dialect::Postgres => ALL_POSTGRES,
-        Dialect::Mysql => ALL_MYSQL,
-        Dialect::Sqlite => ALL_SQLITE,
-    }
+    (TABLES.versions)(dialect).create
 }
 
 /// Creates the inbox's tables in the database at `url`, or migrates them to [`VERSION`]. Safe to call concurrently: one
@@ -91,7 +92,17 @@ pub fn schema(dialect: Dialect) -> &'static str {
 /// # Ok::<(), semel::store::StoreError>(()) }).unwrap();
 /// ```
 pub async fn migrate(url: &str) -> Result<Migrated, StoreError> {
-    TABLES.migrate(url).await
+    Ok(TABLES.migrate(url, Goal::Expand, "").await?.migrated())
+}
+
+/// Like [`migrate`], and removes what only older versions of semel use. Call it when none of them is running any more.
+pub async fn contract(url: &str) -> Result<Migrated, StoreError> {
+    Ok(TABLES.migrate(url, Goal::Contract, "").await?.migrated())
+}
+
+/// What [`migrate`], or with `contract` [`contract`], would do. Changes nothing.
+pub async fn plan_migration(url: &str, contract: bool) -> Result<MigrationPlan, StoreError> {
+    TABLES.migrate(url, Goal::Plan { contract }, "").await
 }
 
 /// The dialect of the database at `url`, if it can hold an inbox.

@@ -21,16 +21,16 @@ pub use append::{append_all_now, append_now};
 pub use event::{Event, EventError, HEADERS_MAX, NAME_BYTES_MAX, PAYLOAD_BYTES_MAX, VALUE_BYTES_MAX};
 
 #[cfg(feature = "sqlite")]
-pub use crate::tx::migrations::sqlite_path;
+pub use crate::migration::sqlite_path;
 
+use crate::migration::{Goal, MigrationPlan, Tables, Versions};
 use crate::store::{ErrorKind, Fate, Migrated, StoreError};
 use crate::tx::driver::Dialect;
-use crate::tx::migrations::Tables;
 
-/// The version of the tables that this build reads and writes.
+/// The version of the tables that [`migrate`] leads to. This build also works with the next one.
 pub const VERSION: u32 = 1;
 
-const TABLES: Tables = Tables {
+pub(crate) const TABLES: Tables = Tables {
     what: "outbox",
     meta: "semel_outbox_meta",
     last: |dialect| match dialect {
@@ -38,12 +38,18 @@ const TABLES: Tables = Tables {
         Dialect::Mysql => "semel_outbox_parked",
         Dialect::Postgres | Dialect::Sqlite => "semel_outbox",
     },
-    steps: |dialect| match dialect {
-        Dialect::Postgres => &[include_str!("sql/postgres.sql")],
-        Dialect::Mysql => &[include_str!("sql/mysql.sql")],
-        Dialect::Sqlite => &[include_str!("sql/sqlite.sql")],
+    resumable: false,
+    migrate: "semel migrate --outbox URL",
+    versions: |dialect| match dialect {
+        Dialect::Postgres => &POSTGRES,
+        Dialect::Mysql => &MYSQL,
+        Dialect::Sqlite => &SQLITE,
     },
 };
+
+const POSTGRES: Versions = Versions { create: include_str!("sql/postgres.sql"), upgrades: &[], oldest: 1 };
+const MYSQL: Versions = Versions { create: include_str!("sql/mysql.sql"), upgrades: &[], oldest: 1 };
+const SQLITE: Versions = Versions { create: include_str!("sql/sqlite.sql"), upgrades: &[], oldest: 1 };
 
 /// Creates the outbox's tables in the database at this URL if they are missing; otherwise leaves them as they are. If
 /// several processes migrate at once, one of them does it.
@@ -58,7 +64,17 @@ const TABLES: Tables = Tables {
 /// # Ok::<(), semel::store::StoreError>(()) }).unwrap();
 /// ```
 pub async fn migrate(url: &str) -> Result<Migrated, StoreError> {
-    TABLES.migrate(url).await
+    Ok(TABLES.migrate(url, Goal::Expand, "").await?.migrated())
+}
+
+/// Like [`migrate`], and removes what only older versions of semel use. Call it when none of them is running any more.
+pub async fn contract(url: &str) -> Result<Migrated, StoreError> {
+    Ok(TABLES.migrate(url, Goal::Contract, "").await?.migrated())
+}
+
+/// What [`migrate`], or with `contract` [`contract`], would do. Changes nothing.
+pub async fn plan_migration(url: &str, contract: bool) -> Result<MigrationPlan, StoreError> {
+    TABLES.migrate(url, Goal::Plan { contract }, "").await
 }
 
 /// Switches strict order on or off in the outbox at this URL: PostgreSQL itself then keeps the commit order of each
@@ -77,7 +93,7 @@ pub async fn migrate(url: &str) -> Result<Migrated, StoreError> {
 /// that come meanwhile wait behind it.
 pub async fn strict_order(url: &str, on: bool) -> Result<Migrated, StoreError> {
     let sql = strict_order_schema(dialect(url)?, on)?;
-    TABLES.migrate_and(url, sql).await
+    Ok(TABLES.migrate(url, Goal::Expand, sql).await?.migrated())
 }
 
 /// The SQL that [`strict_order`] runs, for your own migrations.
@@ -100,16 +116,19 @@ pub fn dialect(url: &str) -> Result<Dialect, StoreError> {
 
 /// The SQL that creates the tables, in this dialect. Run it once, with your migrations, or let [`migrate`] do it.
 pub fn schema(dialect: Dialect) -> &'static str {
-    match dialect {
-        Dialect::Postgres => include_str!("sql/postgres.sql"),
-        Dialect::Mysql => include_str!("sql/mysql.sql"),
-        Dialect::Sqlite => include_str!("sql/sqlite.sql"),
-    }
+    (TABLES.versions)(dialect).create
 }
 
 #[cfg(all(test, feature = "sqlite"))]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_version_is_the_one_that_migrating_leads_to() {
+        for dialect in [Dialect::Postgres, Dialect::Mysql, Dialect::Sqlite] {
+            assert_eq!((TABLES.versions)(dialect).current(), VERSION);
+        }
+    }
 
     /// Services in other languages bring their own SQLite, and Debian 12 has 3.40: `unixepoch('subsec')` came with
     /// 3.42.

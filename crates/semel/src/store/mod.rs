@@ -69,6 +69,8 @@ pub use record::{Decision, Record};
 pub use url::{Migrated, migrate, new_lineage, open, open_existing, schema};
 #[cfg(feature = "redis")]
 pub use url::{behind_cache, open_tiered};
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
+pub use url::{contract, plan_migration};
 
 /// Most records one [`Store::list`] returns.
 pub const PAGE_RECORDS_MAX: usize = 1_000;

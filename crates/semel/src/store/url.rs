@@ -2,6 +2,8 @@
 
 use super::memory::MemoryStore;
 use super::{AnyStore, ErrorKind, Fate, Lineage, StoreError};
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
+use crate::migration::{Goal, MigrationPlan};
 
 /// Opens the store a URL names; creates its file or tables if they do not exist.
 ///
@@ -82,17 +84,38 @@ pub struct Migrated {
 pub async fn migrate(url: &str) -> Result<Migrated, StoreError> {
     match named(url)? {
         Named::Memory => Err(in_memory()),
-        #[cfg(feature = "sqlite")]
-        Named::Sqlite(path) => {
-            let before = super::sqlite::schema::migrate(path).await?;
-            Ok(Migrated { before, now: super::sqlite::schema::VERSION })
-        }
-        #[cfg(feature = "postgres")]
-        Named::Postgres => super::postgres::migrate_url(url).await,
-        #[cfg(feature = "mysql")]
-        Named::Mysql => super::mysql::migrate_url(url).await,
         #[cfg(feature = "redis")]
         Named::Redis => super::redis::migrate_url(url).await,
+        #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
+        named => Ok(migrate_tables(named, url, Goal::Expand).await?.migrated()),
+    }
+}
+
+/// Like [`migrate`], and removes what only older versions of semel use. Call it when none of them is running any more.
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
+pub async fn contract(url: &str) -> Result<Migrated, StoreError> {
+    Ok(migrate_tables(named(url)?, url, Goal::Contract).await?.migrated())
+}
+
+/// What [`migrate`], or with `contract` [`contract`], would do. Changes nothing.
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
+pub async fn plan_migration(url: &str, contract: bool) -> Result<MigrationPlan, StoreError> {
+    migrate_tables(named(url)?, url, Goal::Plan { contract }).await
+}
+
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
+#[cfg_attr(not(any(feature = "postgres", feature = "mysql")), allow(unused_variables))]
+async fn migrate_tables(named: Named<'_>, url: &str, goal: Goal) -> Result<MigrationPlan, StoreError> {
+    match named {
+        Named::Memory => Err(in_memory()),
+        #[cfg(feature = "sqlite")]
+        Named::Sqlite(path) => super::sqlite::schema::migrate_file(path.as_ref(), goal).await,
+        #[cfg(feature = "postgres")]
+        Named::Postgres => super::postgres::migrate_url(url, goal).await,
+        #[cfg(feature = "mysql")]
+        Named::Mysql => super::mysql::migrate_url(url, goal).await,
+        #[cfg(feature = "redis")]
+        Named::Redis => Err(no_tables()),
     }
 }
 

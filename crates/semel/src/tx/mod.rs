@@ -19,7 +19,6 @@
 //! | `mysql`, `lock_wait` | MySQL and MariaDB only: their claim, and lock wait timeouts |
 //! | `stored_value` | how an answer is stored: an outcome, or a value as JSON |
 //! | `script` | logic written once for all drivers |
-//! | `migrations` | creates and upgrades semel's tables in the caller's database |
 
 mod claim;
 mod command;
@@ -27,7 +26,6 @@ pub mod driver;
 mod error;
 pub mod ledger;
 mod lock_wait;
-pub(crate) mod migrations;
 #[cfg(feature = "mysql")]
 mod mysql;
 mod once;

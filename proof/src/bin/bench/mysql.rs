@@ -51,7 +51,7 @@ impl<'a> Place<'a> {
     fn empty(&self) -> Result<(), Failed> {
         let name = &self.name;
         self.root(format!("DROP DATABASE IF EXISTS {name}; CREATE DATABASE {name}"))?;
-        self.runtime.block_on(semel::store::mysql::schema::migrate(&self.url()))?;
+        self.runtime.block_on(semel::store::migrate(&self.url()))?;
         Ok(())
     }
 

@@ -6,7 +6,7 @@
 
 mod caught;
 mod history;
-mod postgres;
+pub(crate) mod postgres;
 mod protect;
 mod redis;
 mod tiered;

@@ -4,7 +4,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use semel::store::Claim;
-use semel::store::mysql::schema;
 use semel::{Effect, Intent, Key, Operation, Owner, Scope};
 use sqlx::mysql::{MySqlPool, MySqlPoolOptions};
 use sqlx::{AssertSqlSafe, Executor, MySql, MySqlConnection, Transaction};
@@ -46,7 +45,7 @@ impl World {
         // A store's bounds that a busy machine keeps; others pass over them.
         let bounds = "connect-timeout-ms=60000&statement-timeout-ms=60000";
         let url = format!("{}/{name}?{bounds}", server.rsplit_once('/').unwrap().0);
-        schema::migrate(&url).await.unwrap();
+        semel::store::migrate(&url).await.unwrap();
         let pool = MySqlPoolOptions::new().max_connections(16).connect(&url).await.unwrap();
         let business = "CREATE TABLE payment (id BIGINT AUTO_INCREMENT PRIMARY KEY, name VARCHAR(99), cents BIGINT); \
                         CREATE TABLE account (id BIGINT PRIMARY KEY, cents BIGINT); \

@@ -8,8 +8,8 @@ use std::time::Duration;
 use super::letter::{Counted, DeadLetterFilter, StoredDeadLetter, distinct_name, values};
 use super::link::Connection;
 use super::script;
+use crate::inbox::TABLES;
 use crate::inbox::consumer::{DeadLetter, DeadLetters, DedupPruner, Due, HandlerError};
-use crate::inbox::{TABLES, VERSION};
 use crate::store::{ErrorKind, Fate, StoreError};
 use crate::tx::driver::DriverError;
 use crate::tx::script::Port;
@@ -58,18 +58,9 @@ impl DeadLetterStore {
     pub async fn open(url: &str) -> Result<Self, StoreError> {
         let tables = Self { connection: Arc::new(Connection::new(TABLES.dialect(url)?, url)?) };
         let version = tables.play(script::version).await?;
-        if version == i64::from(VERSION) {
-            return Ok(tables);
-        }
-        let what = match version > i64::from(VERSION) {
-            true => "upgrade semel",
-            false => "migrate it with `semel migrate --inbox URL`",
-        };
-        let message = format!(
-            "the inbox in {} has version {version}, but this build needs version {VERSION}; {what}",
-            tables.connection.location()
-        );
-        Err(StoreError::new(ErrorKind::Misconfigured, Fate::NotApplied, message))
+        let checked = TABLES.check(TABLES.dialect(url)?, version, &tables.connection.location());
+        checked.map_err(crate::migration::wrong)?;
+        Ok(tables)
     }
 
     /// Lists dead letters by number, lowest first, without payloads. At most `most`, and at most

@@ -47,19 +47,12 @@ impl Default for Bounds {
     }
 }
 
-/// Refuses tables whose schema version this build does not know.
+/// Refuses tables of a version that this build does not work with.
 #[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
 fn known_version(version: i64) -> Result<(), crate::store::StoreError> {
-    use crate::store::{ErrorKind, Fate, StoreError};
-    if version == i64::from(crate::outbox::VERSION) {
-        return Ok(());
-    }
-    let message = format!(
-        "the outbox tables have schema version {version}, but this build supports only {}; run the semel version that \
-         created them",
-        crate::outbox::VERSION
-    );
-    Err(StoreError::new(ErrorKind::Misconfigured, Fate::NotApplied, message))
+    // The versions of the outbox are the same in all dialects.
+    let checked = crate::outbox::TABLES.check(crate::tx::driver::Dialect::Postgres, version, "this database");
+    checked.map_err(crate::migration::wrong)
 }
 
 /// Which of these parked events (number and topic) to skip: those on `topic`, which may be omitted if there is only

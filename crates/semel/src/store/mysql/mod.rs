@@ -18,7 +18,6 @@
 use std::fmt;
 use std::sync::Arc;
 
-use self::error::misconfigured;
 use self::read::Readers;
 use self::server::Server;
 use self::session::Session;
@@ -28,12 +27,13 @@ use super::command::{Ask, Command, Finishing};
 use super::encoding::{MS_MAX, bounded};
 use super::memory::check_size;
 use super::{
-    AnyStore, Capabilities, Claim, Claimed, Decide, Decided, ErrorKind, Fate, Filter, Finish, Finished,
-    Migrated, Page, Record, Renewed, Store, StoreError, Ticket,
+    AnyStore, Capabilities, Claim, Claimed, Decide, Decided, ErrorKind, Fate, Filter, Finish, Finished, Page,
+    Record, Renewed, Store, StoreError, Ticket,
 };
 use crate::intent::identity::IntentId;
 use crate::intent::outcome::Outcome;
 use crate::intent::policy::StoreTime;
+use crate::migration::{Goal, MigrationPlan};
 
 mod change;
 mod claim;
@@ -100,10 +100,8 @@ impl MysqlStore {
         }
         if options.create {
             schema::create_or_upgrade(&mut session, &name).await?;
-        } else if schema::version(&mut session, &name).await? == 0 {
-            return Err(misconfigured(format!(
-                "{name} has none of semel's tables; check the URL, or create them with `semel migrate`"
-            )));
+        } else {
+            schema::expect(&mut session, &name).await?;
         }
         let lineage = schema::lineage(&mut session, &name).await?;
         let (_, queue_wait) = options.queue();
@@ -265,9 +263,8 @@ pub(super) async fn open_url(url: &str, create: bool) -> Result<AnyStore, StoreE
     MysqlStore::options().create(create).open(url).await.map(AnyStore::new)
 }
 
-pub(super) async fn migrate_url(url: &str) -> Result<Migrated, StoreError> {
-    let before = schema::migrate(url).await?;
-    Ok(Migrated { before, now: schema::VERSION })
+pub(super) async fn migrate_url(url: &str, goal: Goal) -> Result<MigrationPlan, StoreError> {
+    schema::TABLES.migrate(url, goal, "").await
 }
 
 pub(super) async fn new_lineage(url: &str) -> Result<Lineage, StoreError> {

@@ -3,73 +3,43 @@
 use sqlx::Row;
 
 use super::error::{MysqlError, misconfigured};
-use super::row;
 use super::session::{Failed, Session};
-use crate::store::{ErrorKind, Fate, StoreError};
+use crate::migration::{Goal, Tables, Versions, mysql};
+use crate::store::{Fate, StoreError};
+use crate::tx::driver::Dialect;
 
 /// The SQL of a new store's tables: what `semel migrate --print` shows. `mysql DATABASE < TEXT` makes the same tables.
 pub const SQL: &str = include_str!("schema.sql");
 
-/// The version this build reads and writes.
+/// The version of the tables that migrating leads to. This build also works with the next one.
 pub const VERSION: u32 = 1;
 
-/// How long a starting process waits for another that is creating the tables.
-const LOCK_WAIT_SECONDS: u32 = 30;
+/// Creating them may be done again: every statement may, and the version is written last.
+pub(super) const TABLES: Tables = Tables {
+    what: "store",
+    meta: "semel_meta",
+    last: |_| "semel_intent",
+    resumable: true,
+    migrate: "semel migrate",
+    versions: |_| &VERSIONS,
+};
 
-/// The name of the lock that serialises migrations of one database. Such names are shared by the whole server.
-const LOCK: &str = "CONCAT('semel.migrate.', MD5(DATABASE()))";
+const VERSIONS: Versions = Versions { create: SQL, upgrades: &[], oldest: 1 };
 
-/// The version of the tables; 0 if there are none.
-pub(super) async fn version(session: &mut Session, server: &str) -> Result<u32, StoreError> {
-    let explain = |trouble: MysqlError| trouble.explain(server, Fate::NotApplied);
-    let found =
-        session.run("SELECT CAST(version AS SIGNED) FROM semel_meta WHERE only_row = 1".to_owned()).await;
-    let rows = match found {
-        Ok(mut brought) => brought.pop().unwrap_or_default().rows,
-        // No such table.
-        Err(Failed { trouble, .. }) if trouble.number() == Some(1146) => return Ok(0),
-        Err(Failed { trouble, .. }) => return Err(explain(trouble)),
-    };
-    let Some(row) = rows.first() else { return Ok(0) };
-    let version = row::unsigned(row, 0).map_err(explain)?;
-    match u32::try_from(version) {
-        Ok(version @ 0..=VERSION) => Ok(version),
-        _ => Err(misconfigured(format!(
-            "the tables in {server} were created by a newer semel (version {version}, this build knows \
-             {VERSION}); upgrade semel, or use another database"
+/// Checks that the tables exist in a version this build works with.
+pub(super) async fn expect(session: &mut Session, server: &str) -> Result<(), StoreError> {
+    match mysql::found(&TABLES, session, server).await? {
+        0 => Err(misconfigured(format!(
+            "{server} has none of semel's tables; check the URL, or create them with `semel migrate`"
         ))),
+        found => TABLES.check(Dialect::Mysql, found.into(), server).map_err(misconfigured),
     }
 }
 
-/// Creates or upgrades the tables; returns the version before. Of several processes that start at once one does it
-/// and the others find it done. If it dies half way, the next one completes it, because every statement may be run
-/// again and the version is written last.
-pub(super) async fn create_or_upgrade(session: &mut Session, server: &str) -> Result<u32, StoreError> {
-    let before = version(session, server).await?;
-    if before == VERSION {
-        return Ok(before);
-    }
-    let explain = |failed: Failed| failed.trouble.explain(server, Fate::NotApplied);
-    let lock =
-        session.run(format!("SELECT GET_LOCK({LOCK}, {LOCK_WAIT_SECONDS}) = 1")).await.map_err(explain)?;
-    let locked = lock.first().and_then(|brought| brought.rows.first());
-    let locked = locked.is_some_and(|row| row.try_get::<Option<i64>, _>(0).ok().flatten() == Some(1));
-    if !locked {
-        let message = format!(
-            "another process has been creating the tables in {server} for {LOCK_WAIT_SECONDS} s; retry when it \
-             has finished"
-        );
-        return Err(StoreError::new(ErrorKind::Unavailable, Fate::NotApplied, message));
-    }
-    // Checked again under the lock: another process may have been faster.
-    let made = match version(session, server).await {
-        Ok(VERSION) => Ok(VERSION),
-        Ok(before) => session.run(SQL.to_owned()).await.map(|_| before).map_err(explain),
-        Err(error) => Err(error),
-    };
-    // A connection that ends releases the lock by itself.
-    let _ = session.run(format!("DO RELEASE_LOCK({LOCK})")).await;
-    made
+/// Creates or upgrades the tables. Of several processes that start at once one does it and the others find it done. If
+/// it dies half way, the next one completes it.
+pub(super) async fn create_or_upgrade(session: &mut Session, server: &str) -> Result<(), StoreError> {
+    mysql::run(&TABLES, session, server, Goal::Expand).await.map(|_| ())
 }
 
 /// The stored lineage.
@@ -96,13 +66,4 @@ pub(super) async fn new_lineage(url: &str) -> Result<[u8; 16], StoreError> {
     let made = lineage(&mut session, &name).await?;
     session.close().await;
     Ok(made)
-}
-
-/// Creates or upgrades the tables without opening a store; returns the version they had before, 0 if there were none.
-pub async fn migrate(url: &str) -> Result<u32, StoreError> {
-    let (_, dial, name) = super::MysqlOptions::default().with_url(url)?;
-    let mut session = dial.open().await.map_err(|trouble| trouble.explain(&name, Fate::NotApplied))?;
-    let before = create_or_upgrade(&mut session, &name).await?;
-    session.close().await;
-    Ok(before)
 }

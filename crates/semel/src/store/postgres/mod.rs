@@ -47,11 +47,12 @@ use super::encoding::{MS_MAX, bounded};
 use super::memory::check_size;
 use super::queue::closed;
 use super::{
-    AnyStore, Capabilities, Claim, Claimed, Decide, Decided, Filter, Finish, Finished, Migrated, Page,
-    Record, Renewed, Store, StoreError, Ticket,
+    AnyStore, Capabilities, Claim, Claimed, Decide, Decided, Filter, Finish, Finished, Page, Record, Renewed,
+    Store, StoreError, Ticket,
 };
 use crate::intent::identity::IntentId;
 use crate::intent::policy::StoreTime;
+use crate::migration::{Goal, MigrationPlan};
 use crate::store;
 
 pub(crate) mod connect;
@@ -123,7 +124,7 @@ impl PostgresStore {
         let opened = async {
             let (session, probe) = connections.session().await?;
             if create {
-                schema::create_or_upgrade(&session.client).await?;
+                schema::migrate(&session.client, Goal::Expand).await?;
             } else {
                 schema::expect(&session.client).await?;
             }
@@ -245,15 +246,8 @@ pub(super) async fn open_url(url: &str, create: bool) -> Result<AnyStore, StoreE
     Ok(AnyStore::new(PostgresOptions::from_url(url)?.create(create).open().await?))
 }
 
-pub(super) async fn migrate_url(url: &str) -> Result<Migrated, StoreError> {
-    let connections = Connections::new(PostgresOptions::from_url(url)?);
-    let migrated = async {
-        let (session, _) = connections?.session().await?;
-        let before = schema::create_or_upgrade(&session.client).await?;
-        session.close().await;
-        Ok(Migrated { before, now: schema::VERSION })
-    };
-    migrated.await.map_err(|error: error::PostgresError| error.not_applied())
+pub(super) async fn migrate_url(url: &str, goal: Goal) -> Result<MigrationPlan, StoreError> {
+    schema::TABLES.migrate(url, goal, "").await
 }
 
 pub(super) async fn new_lineage(url: &str) -> Result<super::Lineage, StoreError> {

@@ -117,7 +117,7 @@ impl SqliteStore {
         let file = Arc::new(options.file(path)?);
         let to_open = Arc::clone(&file);
         let (main, for_gets, for_lists) = open::in_thread(move || {
-            let (main, _) = open::connect(&to_open)?;
+            let main = open::connect(&to_open)?;
             Ok((main, open::reconnect_reader(&to_open)?, open::reconnect_reader(&to_open)?))
         })
         .await?;

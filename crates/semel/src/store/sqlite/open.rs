@@ -10,6 +10,7 @@ use tokio::sync::oneshot;
 use super::error::{SqliteError, refused};
 use super::options::File;
 use super::schema;
+use crate::migration::{Goal, MigrationPlan};
 use crate::store::queue::answer_lost;
 use crate::store::{ErrorKind, Fate, StoreError};
 
@@ -47,12 +48,25 @@ pub(super) fn spawn(
     })
 }
 
-/// The first connection: checks the file, creates or upgrades its tables, and returns the version it had.
-pub(super) fn connect(file: &File) -> Result<(Connection, u32), StoreError> {
+/// The first connection: checks the file, and creates or upgrades its tables.
+pub(super) fn connect(file: &File) -> Result<Connection, StoreError> {
+    connect_for(file, Goal::Expand).map(|(connection, _)| connection)
+}
+
+/// Creates or upgrades the tables of a file, or only plans to.
+pub(super) fn migrate(file: &File, goal: Goal) -> Result<MigrationPlan, StoreError> {
+    connect_for(file, goal).map(|(_, plan)| plan)
+}
+
+fn connect_for(file: &File, goal: Goal) -> Result<(Connection, MigrationPlan), StoreError> {
     check_path(file)?;
     let connect = || {
         let mut connection = bare(file, file.create)?;
         // Before anything is changed: a file of another application must stay as it is.
+        if goal.only_plans() {
+            let plan = schema::create_or_upgrade(&mut connection, goal)?;
+            return Ok((connection, plan));
+        }
         if let (schema::SchemaStatus::New, false) = (schema::status(&connection)?, file.create) {
             return Err(refused(
                 "is empty; check the path, or create its tables with `semel migrate`".into(),
@@ -60,8 +74,8 @@ pub(super) fn connect(file: &File) -> Result<(Connection, u32), StoreError> {
         }
         write_ahead(&connection, file.busy_timeout)?;
         set_up(&connection, file)?;
-        let before = schema::create_or_upgrade(&mut connection)?;
-        Ok((connection, before))
+        let plan = schema::create_or_upgrade(&mut connection, goal)?;
+        Ok((connection, plan))
     };
     connect().map_err(|error: SqliteError| {
         let error = if error.is_cannot_open() {

@@ -7,16 +7,20 @@ use rusqlite::{Connection, TransactionBehavior};
 use super::error::{SqliteError, refused};
 use super::options::SqliteOptions;
 use super::{StoreError, open};
+use crate::migration::{Goal, MigrationPlan, Misfit, Upgrade, Versions};
 use crate::store::{Fate, Lineage};
 
 /// The SQL of a new file's tables: what `semel migrate --print` shows. `sqlite3 FILE < TEXT` makes the same tables.
 pub const SQL: &str = include_str!("schema.sql");
 
-/// The version this build reads and writes.
+/// The version of the tables that migrating leads to. This build also works with the next one.
 pub const VERSION: u32 = 2;
 
-/// Upgrades from each version to the next, beginning with version 1.
-const UPGRADES: &[&str] = &[include_str!("sql/upgrade-2.sql")];
+const VERSIONS: Versions = Versions {
+    create: SQL,
+    upgrades: &[Upgrade::Expand(include_str!("sql/upgrade-2.sql"))],
+    oldest: VERSION,
+};
 
 /// SQLite's application id; marks a file as semel's (`SEML`).
 pub const APPLICATION_ID: u32 = 0x5345_4D4C;
@@ -35,8 +39,18 @@ pub const APPLICATION_ID: u32 = 0x5345_4D4C;
 /// # Ok::<(), semel::store::StoreError>(()) }).unwrap();
 /// ```
 pub async fn migrate(path: impl AsRef<Path>) -> Result<u32, StoreError> {
-    let file = SqliteOptions::default().file(path.as_ref())?;
-    open::in_thread(move || open::connect(&file).map(|(_, before)| before)).await
+    Ok(migrate_file(path.as_ref(), Goal::Expand).await?.before)
+}
+
+pub(in crate::store) async fn migrate_file(path: &Path, goal: Goal) -> Result<MigrationPlan, StoreError> {
+    let file = SqliteOptions::default().create(!goal.only_plans()).file(path)?;
+    open::in_thread(move || {
+        if goal.only_plans() && !file.path.exists() {
+            return Ok(MigrationPlan::of_new(&VERSIONS));
+        }
+        open::migrate(&file, goal)
+    })
+    .await
 }
 
 /// Gives a file's data a new lineage and returns it. Cache entries made under the old lineage are ignored from then on.
@@ -44,7 +58,7 @@ pub async fn migrate(path: impl AsRef<Path>) -> Result<u32, StoreError> {
 pub async fn new_lineage(path: impl AsRef<Path>) -> Result<Lineage, StoreError> {
     let file = SqliteOptions::default().create(false).file(path.as_ref())?;
     open::in_thread(move || {
-        let (connection, _) = open::connect(&file)?;
+        let connection = open::connect(&file)?;
         let lineage = Lineage::random();
         let write = || -> Result<(), SqliteError> {
             connection.execute("UPDATE lineage SET id = ?1 WHERE only_row = 1", [lineage.as_bytes()])?;
@@ -75,11 +89,14 @@ pub(super) fn status(connection: &Connection) -> Result<SchemaStatus, SqliteErro
     )?;
     match (application, version, things) {
         (0, 0, 0) => Ok(SchemaStatus::New),
-        (APPLICATION_ID, 1..=VERSION, 1..) => Ok(SchemaStatus::Ours(version)),
-        (APPLICATION_ID, newer, _) if newer > VERSION => Err(refused(format!(
-            "was written by a newer semel (its tables have version {newer}, this build knows {VERSION}); \
-             upgrade semel, or use another file"
-        ))),
+        (APPLICATION_ID, 1.., 1..) => match VERSIONS.check(version) {
+            // Older ones are upgraded when they are opened.
+            Ok(()) | Err(Misfit::Older) => Ok(SchemaStatus::Ours(version)),
+            Err(_) => Err(refused(format!(
+                "was written by a newer semel (its tables have version {version}, this build knows {VERSION}); \
+                 upgrade semel, or use another file"
+            ))),
+        },
         (APPLICATION_ID, ..) => {
             Err(refused("is marked as semel's but has no tables; restore it from a backup".into()))
         }
@@ -89,26 +106,35 @@ pub(super) fn status(connection: &Connection) -> Result<SchemaStatus, SqliteErro
     }
 }
 
-/// Creates or upgrades the tables in one transaction; returns the version before. Of several processes that open a new
-/// file at once, one does it and the others find it done.
-pub(super) fn create_or_upgrade(connection: &mut Connection) -> Result<u32, SqliteError> {
-    if let SchemaStatus::Ours(VERSION) = status(connection)? {
-        return Ok(VERSION);
+/// Creates or upgrades the tables in one transaction, or only plans to. Of several processes that open a new file at
+/// once, one does it and the others find it done.
+pub(super) fn create_or_upgrade(
+    connection: &mut Connection,
+    goal: Goal,
+) -> Result<MigrationPlan, SqliteError> {
+    let plan = planned(connection, goal)?;
+    if plan.steps.is_empty() || goal.only_plans() {
+        return Ok(plan);
     }
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    // Checked again under the lock: another process may have been faster.
-    let before = match status(&transaction)? {
-        SchemaStatus::Ours(version) => {
-            for upgrade in UPGRADES.iter().skip(version as usize - 1) {
-                transaction.execute_batch(upgrade)?;
-            }
-            version
-        }
-        SchemaStatus::New => {
-            transaction.execute_batch(SQL)?;
-            0
-        }
-    };
+    // Planned again under the lock: another process may have been faster.
+    let plan = planned(&transaction, goal)?;
+    for step in &plan.steps {
+        transaction.execute_batch(step.sql)?;
+    }
     transaction.commit()?;
-    Ok(before)
+    Ok(plan)
+}
+
+fn planned(connection: &Connection, goal: Goal) -> Result<MigrationPlan, SqliteError> {
+    let found = match status(connection)? {
+        SchemaStatus::New => 0,
+        SchemaStatus::Ours(version) => version,
+    };
+    VERSIONS.plan(found, goal.contracts()).map_err(|misfit| {
+        refused(format!(
+            "cannot be migrated: {}",
+            VERSIONS.explain(misfit, found, "store", "it", "semel migrate")
+        ))
+    })
 }

@@ -11,7 +11,7 @@ async fn eight_that_start_at_once_make_the_tables_once() {
     let starts: Vec<_> = (0..8)
         .map(|_| {
             let url = database.url.clone();
-            tokio::spawn(async move { schema::migrate(&url).await })
+            tokio::spawn(async move { semel::store::migrate(&url).await.map(|migrated| migrated.before) })
         })
         .collect();
     let mut before = Vec::new();

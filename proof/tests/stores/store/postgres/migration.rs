@@ -69,7 +69,7 @@ async fn what_is_not_there_or_not_ours_is_refused_with_a_reason() {
     assert!(refusal(place.url()).await.contains("newer semel"));
 
     person.batch_execute("DROP TABLE semel_meta").await.unwrap();
-    assert!(refusal(place.url()).await.contains("no semel_meta"));
+    assert!(refusal(place.url()).await.contains("no version in semel_meta"));
     let error = migrate(&place.url()).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Misconfigured, "{error}");
 }

@@ -7,11 +7,11 @@ use std::time::Duration;
 use rusqlite::{Connection, OpenFlags, TransactionBehavior};
 
 use super::explain;
+use crate::migration::sqlite_path;
 use crate::store::sqlite::error::{SqliteError, refused};
 use crate::store::sqlite::open::{full_path, in_thread};
 use crate::store::{Fate, StoreError};
 use crate::tx::driver::{DriverError, play_now};
-use crate::tx::migrations::sqlite_path;
 use crate::tx::script::Port;
 
 /// How long to wait for another writer.

@@ -148,7 +148,7 @@ impl LeasedSession {
         let asked = Instant::now();
         let (me, lease) = (literal::text(&self.me), self.outbox.lease);
         let text = format!(
-            "INSERT INTO semel_outbox_relay VALUES ({me}, {NOW} + {ms})
+            "INSERT INTO semel_outbox_relay (id, lease_until) VALUES ({me}, {NOW} + {ms})
                  ON DUPLICATE KEY UPDATE lease_until = VALUES(lease_until);
              DELETE FROM semel_outbox_relay WHERE lease_until < {NOW} - 3600000;
              SELECT CONVERT(id USING utf8mb4) FROM semel_outbox_relay WHERE lease_until > {NOW} AND id <> {me};

@@ -27,19 +27,19 @@ const NEEDED: [(&str, &str); 12] = [
     ("UPDATE on semel_outbox_cursor", "UPDATE semel_outbox_cursor SET epoch = epoch WHERE 1 = 0"),
     (
         "INSERT on semel_outbox_relay",
-        "INSERT INTO semel_outbox_relay SELECT id, lease_until FROM semel_outbox_relay WHERE 1 = 0",
+        "INSERT INTO semel_outbox_relay (id, lease_until) SELECT id, lease_until FROM semel_outbox_relay WHERE 1 = 0",
     ),
     ("UPDATE on semel_outbox_relay", "UPDATE semel_outbox_relay SET lease_until = lease_until WHERE 1 = 0"),
     ("DELETE on semel_outbox_relay", "DELETE FROM semel_outbox_relay WHERE 1 = 0"),
     (
         "INSERT on semel_outbox_parked_key",
-        "INSERT INTO semel_outbox_parked_key SELECT * FROM semel_outbox_parked_key WHERE 1 = 0",
+        "INSERT INTO semel_outbox_parked_key (hash, part) SELECT hash, part FROM semel_outbox_parked_key WHERE 1 = 0",
     ),
     ("UPDATE on semel_outbox_parked_key", "UPDATE semel_outbox_parked_key SET tries = tries WHERE 1 = 0"),
     ("DELETE on semel_outbox_parked_key", "DELETE FROM semel_outbox_parked_key WHERE 1 = 0"),
     (
         "INSERT on semel_outbox_parked",
-        "INSERT INTO semel_outbox_parked SELECT * FROM semel_outbox_parked WHERE 1 = 0",
+        "INSERT INTO semel_outbox_parked (n) SELECT n FROM semel_outbox_parked WHERE 1 = 0",
     ),
     ("UPDATE on semel_outbox_parked", "UPDATE semel_outbox_parked SET error = error WHERE 1 = 0"),
     ("DELETE on semel_outbox_parked", "DELETE FROM semel_outbox_parked WHERE 1 = 0"),

@@ -1,0 +1,119 @@
+//! In MySQL and MariaDB, where every statement commits by itself. Steps may be run again; the version is written last.
+
+use std::time::Duration;
+
+use sqlx::Row;
+
+use super::{Goal, MigrationPlan, Tables, wrong};
+use crate::store::mysql::MysqlStore;
+use crate::store::mysql::session::{Failed, Session};
+use crate::store::{ErrorKind, Fate, StoreError};
+use crate::tx::driver::Dialect;
+
+/// How long to wait for another process that is migrating.
+const TURN_SECONDS: u32 = 30;
+/// How long an upgrade waits for open transactions that use a table: whoever comes later waits behind it.
+const LOCK_WAIT_SECONDS: u32 = 1;
+/// How often it tries, and the time between.
+const ATTEMPTS_MAX: u32 = 10;
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+/// `Lock wait timeout exceeded`.
+const LOCK_WAIT_TIMEOUT: u16 = 1205;
+/// `Table doesn't exist`.
+const NO_SUCH_TABLE: u16 = 1146;
+
+pub(super) async fn migrate(tables: &Tables, url: &str, goal: Goal) -> Result<MigrationPlan, StoreError> {
+    let (_, dial, server) = MysqlStore::options().with_url(url)?;
+    let mut session = dial.open().await.map_err(|error| error.explain(&server, Fate::NotApplied))?;
+    let plan = run(tables, &mut session, &server, goal).await?;
+    session.close().await;
+    Ok(plan)
+}
+
+/// On an open connection. Takes no lock where there is nothing to do.
+pub(crate) async fn run(
+    tables: &Tables,
+    session: &mut Session,
+    server: &str,
+    goal: Goal,
+) -> Result<MigrationPlan, StoreError> {
+    match planned(tables, session, server, goal).await {
+        Ok(plan) if plan.steps.is_empty() => return Ok(plan),
+        planned if goal.only_plans() => return planned,
+        // Also where tables are missing: another process may be creating them.
+        _ => {}
+    }
+    let explain = |failed: Failed| failed.trouble.explain(server, Fate::NotApplied);
+    // Such locks are server-wide.
+    let lock = format!("CONCAT('semel.{}.', MD5(DATABASE()))", tables.what);
+    let turn = number(session, format!("SELECT GET_LOCK({lock}, {TURN_SECONDS})")).await.map_err(explain)?;
+    if turn != Some(1) {
+        let message = format!(
+            "another process has been migrating the {} in {server} for {TURN_SECONDS} s; retry when it has finished",
+            tables.what
+        );
+        return Err(StoreError::new(ErrorKind::Unavailable, Fate::NotApplied, message));
+    }
+    // Planned again under the lock: another process may have been faster.
+    let done = match planned(tables, session, server, goal).await {
+        Ok(plan) => apply(&plan, session, server).await.map(|()| plan),
+        Err(error) => Err(error),
+    };
+    // A connection that ends releases the lock by itself.
+    let _ = session.run(format!("DO RELEASE_LOCK({lock})")).await;
+    done
+}
+
+async fn apply(plan: &MigrationPlan, session: &mut Session, server: &str) -> Result<(), StoreError> {
+    let explain = |failed: Failed| failed.trouble.explain(server, Fate::NotApplied);
+    if plan.before > 0 && !plan.steps.is_empty() {
+        let wait = format!("SET SESSION lock_wait_timeout = {LOCK_WAIT_SECONDS}");
+        session.run(wait).await.map_err(explain)?;
+    }
+    for step in &plan.steps {
+        for attempt in 1.. {
+            match session.run(step.sql.to_owned()).await {
+                Ok(_) => break,
+                Err(failed)
+                    if failed.trouble.number() == Some(LOCK_WAIT_TIMEOUT) && attempt < ATTEMPTS_MAX =>
+                {
+                    tokio::time::sleep(RETRY_AFTER).await;
+                }
+                Err(failed) => return Err(explain(failed)),
+            }
+        }
+    }
+    Ok(())
+}
+
+async fn planned(
+    tables: &Tables,
+    session: &mut Session,
+    server: &str,
+    goal: Goal,
+) -> Result<MigrationPlan, StoreError> {
+    let found = found(tables, session, server).await?;
+    tables.plan(Dialect::Mysql, found, goal, server).map_err(wrong)
+}
+
+/// The version of the tables; 0 if there are none.
+pub(crate) async fn found(tables: &Tables, session: &mut Session, server: &str) -> Result<u32, StoreError> {
+    let explain = |failed: Failed| failed.trouble.explain(server, Fate::NotApplied);
+    let version = match number(session, format!("SELECT CAST(version AS SIGNED) FROM {}", tables.meta)).await
+    {
+        Err(failed) if failed.trouble.number() == Some(NO_SUCH_TABLE) => None,
+        found => found.map_err(explain)?,
+    };
+    let last = (tables.last)(Dialect::Mysql);
+    let query = format!(
+        "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = '{last}'"
+    );
+    let whole = number(session, query).await.map_err(explain)? == Some(1);
+    tables.found_version(Dialect::Mysql, version, whole, server).map_err(wrong)
+}
+
+async fn number(session: &mut Session, sql: String) -> Result<Option<i64>, Failed> {
+    let results = session.run(sql).await?;
+    let row = results.first().and_then(|results| results.rows.first());
+    Ok(row.and_then(|row| row.try_get::<Option<i64>, _>(0).ok().flatten()))
+}
