@@ -65,6 +65,7 @@
 #[cfg(feature = "macros")]
 #[doc(hidden)]
 pub mod attribute;
+mod backoff;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 pub mod crash;
@@ -101,7 +102,10 @@ mod signature;
 pub mod sink;
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 pub mod source;
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
+mod stop;
 pub mod store;
+mod timeout;
 #[cfg(any(feature = "postgres-tls", feature = "webhook", feature = "forward"))]
 mod tls_roots;
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]

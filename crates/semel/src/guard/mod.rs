@@ -8,7 +8,7 @@
 //! | `typed` | [`Guarded::once`]: the same for values instead of bytes |
 //! | `retry` | retries failed finishes and claims in doubt until their result is known |
 //! | `renew`, `lease_time` | renewing the lease while the work runs, and how long the lease has lasted |
-//! | `wait`, `timeout` | duplicates that wait for the first call; timeouts |
+//! | `wait` | duplicates that wait for the first call |
 //! | `detach_on_drop` | work in its caller's task that continues when the caller leaves |
 //! | `drain` | bounds the calls in flight, and waits for them at shutdown |
 //! | `answer` | input and result types |
@@ -34,7 +34,6 @@ mod protocol;
 pub(crate) mod rebuild;
 mod renew;
 mod retry;
-pub(crate) mod timeout;
 mod typed;
 mod wait;
 

@@ -17,8 +17,7 @@ use super::lease_time::LeaseStart;
 use super::lookup::LookedUp;
 use super::operation::Guarded;
 use super::retry::{ClaimInDoubt, ClaimResult};
-use super::timeout::{at_once, within};
-use super::wait::{PollBackoff, WorkingOn};
+use super::wait::{POLL_BACKOFF, WorkingOn};
 use crate::crash;
 use crate::intent::fingerprint::Fingerprint;
 use crate::intent::identity::{Intent, Owner};
@@ -27,6 +26,7 @@ use crate::intent::policy::{Effect, InFlight, KeyAge, KeyFormat, StoreDown, Stor
 use crate::intent::state::State;
 use crate::observe::{ClaimStatus, Phase, names};
 use crate::store::{Claim, Claimed, ErrorKind, Existing, Fate, Store, StoreError, Ticket};
+use crate::timeout::{at_once, within};
 
 /// When a caller that got "in progress" should retry.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
@@ -308,7 +308,9 @@ impl<S: Store> Guarded<S> {
         let id = existing.record.intent.id();
         let seen = existing.record.head;
         while Instant::now() < deadline {
-            tokio::time::sleep_until((Instant::now() + wait.backoff.next()).min(deadline)).await;
+            wait.pause = POLL_BACKOFF.next(wait.pause);
+            tokio::time::sleep_until((Instant::now() + POLL_BACKOFF.jittered(wait.pause)).min(deadline))
+                .await;
             match self.ask(Phase::Read, pin!(self.of.guard.inner.store.get(id))).await {
                 // A renewal changes the lease, nothing else.
                 Ok(Some(record))
@@ -479,7 +481,8 @@ impl<S: Store> Guarded<S> {
 struct Wait {
     deadline: Option<Instant>,
     claimed_again: bool,
-    backoff: PollBackoff,
+    /// The last pause between two polls.
+    pause: Duration,
 }
 
 impl Wait {
@@ -488,7 +491,7 @@ impl Wait {
             InFlight::Reject => None,
             InFlight::Wait(wait) => Some(Instant::now() + wait),
         };
-        Self { deadline, claimed_again: false, backoff: PollBackoff::new() }
+        Self { deadline, claimed_again: false, pause: Duration::ZERO }
     }
 }
 

@@ -6,28 +6,22 @@ use std::time::Duration;
 
 use super::answer::{Answer, Execution, GuardError};
 use super::operation::Guarded;
-use super::timeout::within;
+use crate::backoff::Backoff;
 use crate::intent::identity::{Intent, Owner};
 use crate::intent::outcome::{Outcome, Verdict};
 use crate::intent::state::State;
 use crate::observe::{FinishStatus, Phase};
 use crate::store::{Claim, Claimed, ErrorKind, Fate, Finish, Finished, Store, StoreError, Ticket};
+use crate::timeout::within;
 
 /// Max attempts to claim before the outage policy decides.
 const CLAIM_TRIES: u32 = 3;
 /// Max attempts to give back a claim in doubt that got no permit to go on; then it is left to its lease.
 const SETTLE_TRIES: u32 = 10;
-/// Shortest and longest backoff between retries in the background.
-const PAUSE_MIN: Duration = Duration::from_millis(50);
-const PAUSE_MAX: Duration = Duration::from_secs(5);
+/// Backoff between retries in the background.
+const BACKOFF: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(5)).jitter(0.5);
 /// How long recording an outcome, or giving back a claim, is retried before it is given up with an error in the log.
 const UNRECORDED_MAX: Duration = Duration::from_secs(60 * 60);
-
-/// Exponential backoff with jitter.
-fn pause(attempt: u32) -> Duration {
-    let longest = PAUSE_MIN.saturating_mul(1 << attempt.min(10)).min(PAUSE_MAX);
-    longest.mul_f64(0.5 + fastrand::f64() * 0.5)
-}
 
 /// The ticket of a claim that is ours, even if its lease has expired: the epoch is the fencing token.
 fn own_ticket(claimed: &Claimed, claim: &Claim) -> Option<Ticket> {
@@ -113,7 +107,7 @@ impl<S: Store> Guarded<S> {
                     }
                 }
             }
-            Box::pin(tokio::time::sleep(pause(0))).await;
+            Box::pin(tokio::time::sleep(BACKOFF.delay(0))).await;
         }
     }
 
@@ -136,7 +130,7 @@ impl<S: Store> Guarded<S> {
                 Ok(_) | Err(_) if goes_on => {}
                 Ok(_) | Err(_) => break,
             }
-            tokio::time::sleep(pause(attempt)).await;
+            tokio::time::sleep(BACKOFF.delay(attempt)).await;
         }
         tracing::warn!(
             operation = self.of.operation.as_str(),
@@ -155,7 +149,7 @@ impl<S: Store> Guarded<S> {
                 Err(error) if error.kind() != ErrorKind::Closed && started.elapsed() < UNRECORDED_MAX => {}
                 Ok(_) | Err(_) => return,
             }
-            tokio::time::sleep(pause(attempt)).await;
+            tokio::time::sleep(BACKOFF.delay(attempt)).await;
         }
     }
 
@@ -198,7 +192,7 @@ impl<S: Store> Guarded<S> {
                         break;
                     }
                 }
-                tokio::time::sleep(pause(attempt)).await;
+                tokio::time::sleep(BACKOFF.delay(attempt)).await;
             }
             drop(permit);
         });
@@ -355,7 +349,7 @@ impl<S: Store> Guarded<S> {
         let started = tokio::time::Instant::now();
         for attempt in 0.. {
             if attempt > 0 {
-                tokio::time::sleep(pause(attempt - 1)).await;
+                tokio::time::sleep(BACKOFF.delay(attempt - 1)).await;
             }
             let finished =
                 self.ask(Phase::Finish, pin!(self.of.guard.inner.store.finish(ticket, finish.clone()))).await;

@@ -9,12 +9,13 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
+use crate::backoff::Backoff;
 use crate::intent::identity::{FirstBytes, IntentId};
 
 const SHARDS: usize = 16;
-/// First and longest pause between two polls of the store.
-const POLL_MIN: Duration = Duration::from_millis(10);
-const POLL_MAX: Duration = Duration::from_millis(500);
+/// Between two polls of the store. With jitter, so that many waiters do not poll at the same moment.
+pub(super) const POLL_BACKOFF: Backoff =
+    Backoff::new(Duration::from_millis(10), Duration::from_millis(500)).jitter(0.5);
 
 type Shard = HashMap<IntentId, Mark, BuildHasherDefault<FirstBytes>>;
 
@@ -92,33 +93,9 @@ fn wake(mark: Option<Mark>) {
     }
 }
 
-/// Exponential backoff with jitter, so that many waiters do not poll at the same moment.
-pub(super) struct PollBackoff(Duration);
-
-impl PollBackoff {
-    pub(super) fn new() -> Self {
-        Self(POLL_MIN)
-    }
-
-    pub(super) fn next(&mut self) -> Duration {
-        let pause = self.0.mul_f64(0.5 + fastrand::f64() * 0.5);
-        self.0 = (self.0 * 2).min(POLL_MAX);
-        pause
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn pauses_grow_to_their_bound() {
-        let mut backoff = PollBackoff::new();
-        let all: Vec<_> = (0..20).map(|_| backoff.next()).collect();
-        assert!(all[0] >= POLL_MIN / 2 && all[0] <= POLL_MIN);
-        assert!(all.iter().all(|pause| *pause <= POLL_MAX));
-        assert!(all[19] >= POLL_MAX / 2);
-    }
 
     #[tokio::test]
     async fn the_end_is_not_missed_between_looking_and_waiting() {

@@ -25,7 +25,6 @@ use super::problem::{Code, Problem, RETRY_AFTER};
 use super::respond;
 use super::rule::Rule;
 use crate::crash;
-use crate::guard::timeout::within;
 use crate::guard::{Answer, GuardError};
 use crate::intent::fingerprint::{Comparison, Fingerprint};
 use crate::intent::identity::{Intent, IntentId};
@@ -35,6 +34,7 @@ use crate::intent::policy::{InFlight, KeyFormat, StoreDown};
 use crate::intent::scope::Scope;
 use crate::intent::state::State;
 use crate::store::{ErrorKind, Fate, Record, Store, StoreError};
+use crate::timeout::within;
 
 /// How long the layer's own reads of the store may take.
 const READ_TIME_MAX: Duration = Duration::from_secs(5);

@@ -16,6 +16,7 @@ use tower_service::Service;
 
 use super::address::is_public;
 use super::wire::Wire;
+use crate::timeout::bounded;
 
 /// Checks every address when it connects: a name that was harmless when it was configured, or a moment ago, may
 /// resolve to another machine now (DNS rebinding).
@@ -45,10 +46,8 @@ impl Service<Uri> for Dial {
     fn call(&mut self, uri: Uri) -> Self::Future {
         let dial = self.clone();
         Box::pin(async move {
-            match tokio::time::timeout(dial.timeout, dial.connect(&uri)).await {
-                Ok(connected) => connected,
-                Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, "connecting timed out")),
-            }
+            let late = || io::Error::new(io::ErrorKind::TimedOut, "connecting timed out");
+            bounded(dial.timeout, dial.connect(&uri), late).await
         })
     }
 }

@@ -1,18 +1,16 @@
 //! Backoff between lookups of an intent whose lookup did not know.
 
 use std::collections::HashMap;
-use std::time::Duration;
-
 use tokio::time::Instant;
 
+use crate::backoff::Backoff;
 use crate::intent::identity::{Epoch, IntentId};
 
 /// Exponential backoff per intent, in bounded memory. An intent that does not fit is looked up again in every pass,
 /// which costs a lookup and nothing else.
 pub(super) struct LookupBackoff {
     tried: HashMap<IntentId, Tried>,
-    min: Duration,
-    max: Duration,
+    backoff: Backoff,
     intents_max: usize,
 }
 
@@ -24,8 +22,8 @@ struct Tried {
 }
 
 impl LookupBackoff {
-    pub(super) fn new(min: Duration, max: Duration, intents_max: usize) -> Self {
-        Self { tried: HashMap::new(), min, max, intents_max }
+    pub(super) fn new(backoff: Backoff, intents_max: usize) -> Self {
+        Self { tried: HashMap::new(), backoff: backoff.jitter(0.25), intents_max }
     }
 
     pub(super) fn is_due(&self, id: &IntentId, epoch: Epoch, now: Instant) -> bool {
@@ -39,10 +37,7 @@ impl LookupBackoff {
         if before.is_none() && !self.tried.contains_key(&id) && self.tried.len() >= self.intents_max {
             return;
         }
-        let longest = self.min.saturating_mul(1u32.checked_shl(times).unwrap_or(u32::MAX)).min(self.max);
-        // Jitter only shortens the pause, so that `max` is a bound.
-        let pause = longest.mul_f64(0.75 + fastrand::f64() * 0.25);
-        self.tried.insert(id, Tried { epoch, times, not_before: now + pause });
+        self.tried.insert(id, Tried { epoch, times, not_before: now + self.backoff.delay(times) });
     }
 
     pub(super) fn forget(&mut self, id: &IntentId) {
@@ -52,13 +47,15 @@ impl LookupBackoff {
     /// Forgets intents that have been due for longer than `max`: if they were still uncertain, they would have been
     /// looked up meanwhile.
     pub(super) fn forget_gone(&mut self, now: Instant) {
-        let max = self.max;
+        let max = self.backoff.max;
         self.tried.retain(|_, tried| now < tried.not_before + max);
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     const MIN: Duration = Duration::from_secs(10);
@@ -70,7 +67,7 @@ mod tests {
 
     #[test]
     fn pauses_double_up_to_their_cap() {
-        let (mut backoff, mut now) = (LookupBackoff::new(MIN, MAX, 10), Instant::now());
+        let (mut backoff, mut now) = (LookupBackoff::new(Backoff::new(MIN, MAX), 10), Instant::now());
         assert!(backoff.is_due(&id(1), Epoch(1), now));
         for longest_s in [10, 20, 40, 60, 60, 60] {
             backoff.put_off(id(1), Epoch(1), now);
@@ -83,7 +80,7 @@ mod tests {
 
     #[test]
     fn a_new_epoch_is_a_new_story() {
-        let (mut backoff, now) = (LookupBackoff::new(MIN, MAX, 10), Instant::now());
+        let (mut backoff, now) = (LookupBackoff::new(Backoff::new(MIN, MAX), 10), Instant::now());
         backoff.put_off(id(1), Epoch(1), now);
         assert!(backoff.is_due(&id(1), Epoch(2), now));
         backoff.forget(&id(1));
@@ -92,7 +89,7 @@ mod tests {
 
     #[test]
     fn memory_is_bounded_and_gives_room_again() {
-        let (mut backoff, now) = (LookupBackoff::new(MIN, MAX, 2), Instant::now());
+        let (mut backoff, now) = (LookupBackoff::new(Backoff::new(MIN, MAX), 2), Instant::now());
         for n in 0..5 {
             backoff.put_off(id(n), Epoch(1), now);
         }

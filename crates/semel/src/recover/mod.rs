@@ -20,9 +20,5 @@ pub use reconcile::{ReconcileLimits, Reconciler};
 pub use report::{HeldIntent, Report};
 pub use sweep::{SweepLimits, Sweeper, Swept};
 
-use std::time::Duration;
-
-/// Jitter: between half and one and a half times `every`, so that many processes do not run at the same moment.
-fn jittered(every: Duration) -> Duration {
-    every.mul_f64(0.5 + fastrand::f64())
-}
+/// Runs are spread by this share of their interval.
+const SPREAD: f64 = 0.5;

@@ -8,9 +8,10 @@ use futures_util::stream;
 use tokio::time::Instant;
 use tracing::Instrument;
 
+use super::SPREAD;
 use super::backoff::LookupBackoff;
-use super::jittered;
 use super::report::{HeldIntent, Report};
+use crate::backoff::{Backoff, spread};
 use crate::guard::{Guarded, LookedUp, Unresolved};
 use crate::intent::policy::StoreTime;
 use crate::intent::state::State;
@@ -143,7 +144,7 @@ impl<S: Store> Reconciler<S> {
     /// Runs periodically, until dropped.
     pub async fn run(mut self) {
         loop {
-            tokio::time::sleep(jittered(self.limits.every)).await;
+            tokio::time::sleep(spread(self.limits.every, SPREAD)).await;
             let span = tracing::info_span!(names::SPAN_RECONCILE);
             let report = self.run_once().instrument(span).await;
             if report.settled() > 0 {
@@ -170,7 +171,7 @@ impl<S: Store> Reconciler<S> {
 }
 
 fn backoff(limits: &ReconcileLimits) -> LookupBackoff {
-    LookupBackoff::new(limits.pause_min, limits.pause_max, limits.pauses_max)
+    LookupBackoff::new(Backoff::new(limits.pause_min, limits.pause_max), limits.pauses_max)
 }
 
 impl<S: Store> Watched<S> {

@@ -4,9 +4,11 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::jittered;
+use super::SPREAD;
+use crate::backoff::spread;
 use crate::guard::Guard;
 use crate::store::{ErrorKind, Fate, Store, StoreError};
+use crate::timeout::bounded;
 
 /// How long one batch may take before it counts as in doubt.
 const BATCH_WAIT: Duration = Duration::from_secs(60);
@@ -86,11 +88,11 @@ impl<S: Store> Sweeper<S> {
             if batch == 0 || began.elapsed() >= run_time_max {
                 return Ok(Swept { records, more: true });
             }
-            let swept = tokio::time::timeout(BATCH_WAIT, self.guard.store().sweep(batch));
-            let swept = swept.await.unwrap_or_else(|_| {
+            let late = || {
                 let message = format!("the store did not finish a sweep within {BATCH_WAIT:?}");
-                Err(StoreError::new(ErrorKind::Unavailable, Fate::InDoubt, message))
-            })?;
+                StoreError::new(ErrorKind::Unavailable, Fate::InDoubt, message)
+            };
+            let swept = bounded(BATCH_WAIT, self.guard.store().sweep(batch), late).await?;
             self.guard.metrics().swept(swept);
             records += swept;
             if swept < batch {
@@ -103,10 +105,10 @@ impl<S: Store> Sweeper<S> {
 
     /// Sweeps periodically, until dropped.
     pub async fn run(self) {
-        let mut pause = jittered(self.limits.every);
+        let mut pause = spread(self.limits.every, SPREAD);
         loop {
             tokio::time::sleep(pause).await;
-            pause = jittered(self.limits.every);
+            pause = spread(self.limits.every, SPREAD);
             match self.run_once().await {
                 Ok(swept) => {
                     if swept.records > 0 {

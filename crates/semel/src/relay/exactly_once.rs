@@ -16,7 +16,6 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::time::Instant;
 use tracing::Instrument;
@@ -24,12 +23,13 @@ use tracing::Instrument;
 use super::checkpoint::LEFT_OUT_MAX;
 use super::metrics::RelayMetrics;
 use super::outbox_reader::{Batch, OutboxReader, OutboxReaderError, Position, SinkCheckpoint};
-use super::run::{Relay, RelayError, RelayStats, next_backoff, record, spans, wait, while_renewing, within};
+use super::run::{Relay, RelayError, RelayStats, record, spans, while_renewing};
 use super::transaction_split::{GivenUp, TransactionSplitter};
 use crate::crash;
 use crate::observe::names;
 use crate::outbox::Event;
 use crate::sink::{ExactlyOnce, SinkError};
+use crate::stop::{self, asked_to_stop};
 
 /// What the relay knows about the sink.
 struct SinkState {
@@ -174,7 +174,7 @@ impl<S: OutboxReader, K: ExactlyOnce> Relay<S, K> {
             works: false,
             unfinished: Vec::new(),
         };
-        let (mut idle, mut pause) = (self.options.probe.0, self.options.pause.0);
+        let (mut idle, mut pause) = (self.options.probe.first, self.options.pause.first);
         self.probe_sink_first().await;
         while !*stopped.borrow() {
             self.sample_if_due().await;
@@ -189,7 +189,7 @@ impl<S: OutboxReader, K: ExactlyOnce> Relay<S, K> {
             });
             match turn {
                 Ok(Turn::Done) => {
-                    (idle, pause) = (self.options.probe.0, self.options.pause.0);
+                    (idle, pause) = (self.options.probe.first, self.options.pause.first);
                     self.prune_if_due().await;
                 }
                 Ok(turn @ (Turn::Idle | Turn::Standby)) => {
@@ -198,24 +198,24 @@ impl<S: OutboxReader, K: ExactlyOnce> Relay<S, K> {
                         self.prune_if_due().await;
                     }
                     self.rest(idle, &mut stopped).await;
-                    idle = (idle * 2).min(self.options.probe.1);
+                    idle = self.options.probe.next(idle);
                 }
                 Ok(Turn::Restart) => {
                     state.forget();
                     if std::mem::take(&mut state.works) {
-                        pause = self.options.pause.0;
+                        pause = self.options.pause.first;
                     }
                     // If the lease was lost meanwhile, wait a little before asking for it again.
-                    if self.while_renewing(within(pause, wait(&mut stopped))).await?.is_none() {
-                        within(self.options.pause.0, wait(&mut stopped)).await;
+                    if self.while_renewing(stop::pause(pause, &mut stopped)).await?.is_none() {
+                        stop::pause(self.options.pause.first, &mut stopped).await;
                     }
-                    pause = next_backoff(pause, &self.options);
+                    pause = self.options.next_pause(pause);
                 }
                 Err(RelayError::Outbox(error)) if error.may_retry() => {
                     tracing::warn!(%error, "failed to read the outbox; will retry");
                     state.forget();
-                    within(pause, wait(&mut stopped)).await;
-                    pause = next_backoff(pause, &self.options);
+                    stop::pause(pause, &mut stopped).await;
+                    pause = self.options.next_pause(pause);
                 }
                 Err(error) => {
                     tracing::error!(%error, "the relay stops; fix the cause, then restart it");
@@ -281,7 +281,7 @@ impl<S: OutboxReader, K: ExactlyOnce> Relay<S, K> {
             tokio::select! {
                 biased;
                 begun = sink.begin() => Some(begun),
-                () = wait(&mut stopped) => None,
+                () = asked_to_stop(&mut stopped) => None,
             }
         };
         let begun = while_renewing(source, observer.as_ref(), begun).await;
@@ -353,7 +353,7 @@ impl<S: OutboxReader, K: ExactlyOnce> Relay<S, K> {
     ) -> Result<Option<u64>, RelayError> {
         let options = self.options.clone();
         let (mut confirmed, mut leave_at) = (0, None);
-        let (mut stopped, mut pause) = (self.stop.subscribe(), options.pause.0);
+        let (mut stopped, mut pause) = (self.stop.subscribe(), options.pause.first);
         if self.resolve_doubt(batch, splitter, state).await?.is_none() {
             return Ok(None);
         }
@@ -373,7 +373,7 @@ impl<S: OutboxReader, K: ExactlyOnce> Relay<S, K> {
                     confirmed += sending.len() as u64;
                     splitter.confirm(&sending);
                     state.events_max = splitter.events_max();
-                    pause = options.pause.0;
+                    pause = options.pause.first;
                     continue;
                 }
                 Err(Failed::Restart) => return Ok(None),
@@ -393,7 +393,7 @@ impl<S: OutboxReader, K: ExactlyOnce> Relay<S, K> {
                 if self.pause(pause, &mut stopped, leave_at.is_some()).await?.is_none() {
                     return Ok(None);
                 }
-                pause = next_backoff(pause, &options);
+                pause = options.next_pause(pause);
             }
         }
     }
@@ -488,19 +488,6 @@ impl<S: OutboxReader, K: ExactlyOnce> Relay<S, K> {
             Some(error) => metrics.transaction_ends(began.elapsed(), events, error),
             None => metrics.call_left(),
         });
-    }
-
-    /// Waits while renewing the lease. A stop ends it, unless already stopping. `None`: the lease was lost.
-    async fn pause(
-        &mut self,
-        pause: Duration,
-        stopped: &mut tokio::sync::watch::Receiver<bool>,
-        stopping: bool,
-    ) -> Result<Option<()>, RelayError> {
-        let rest = within(pause, async {
-            if stopping { std::future::pending().await } else { wait(stopped).await }
-        });
-        self.while_renewing(rest).await
     }
 }
 

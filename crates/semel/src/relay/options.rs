@@ -2,6 +2,11 @@
 
 use std::time::Duration;
 
+use crate::backoff::Backoff;
+
+/// Share of a pause after a failure that is random, so that many relays do not retry at once.
+const PAUSE_JITTER: f64 = 0.2;
+
 /// What is parked when an event cannot be published (a poison message).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
@@ -19,8 +24,8 @@ pub struct RelayOptions {
     pub(super) poison: Poison,
     pub(super) tries_max: u32,
     pub(super) suspects_max: usize,
-    pub(super) probe: (Duration, Duration),
-    pub(super) pause: (Duration, Duration),
+    pub(super) probe: Backoff,
+    pub(super) pause: Backoff,
     pub(super) drain_timeout: Duration,
     pub(super) prune: Option<Prune>,
     pub(super) warn_age: Duration,
@@ -39,8 +44,8 @@ impl Default for RelayOptions {
             poison: Poison::default(),
             tries_max: 3,
             suspects_max: 8,
-            probe: (Duration::from_millis(1), Duration::from_millis(25)),
-            pause: (Duration::from_millis(20), Duration::from_secs(10)),
+            probe: Backoff::new(Duration::from_millis(1), Duration::from_millis(25)),
+            pause: Backoff::new(Duration::from_millis(20), Duration::from_secs(10)).jitter(PAUSE_JITTER),
             drain_timeout: Duration::from_secs(10),
             prune: Some(Prune {
                 every: Duration::from_secs(60),
@@ -82,15 +87,20 @@ impl RelayOptions {
     /// Poll interval of an idle outbox, from right after an event to when nothing came for long: by default 1 to 25 ms.
     pub fn probe(mut self, least: Duration, most: Duration) -> Self {
         let least = least.max(Duration::from_micros(100));
-        self.probe = (least, most.max(least));
+        self.probe = Backoff::new(least, most.max(least));
         self
     }
 
     /// Backoff after a failure, first and longest: by default 20 ms to 10 s.
     pub fn pause(mut self, first: Duration, longest: Duration) -> Self {
         let first = first.max(Duration::from_millis(1));
-        self.pause = (first, longest.max(first));
+        self.pause = Backoff::new(first, longest.max(first)).jitter(PAUSE_JITTER);
         self
+    }
+
+    /// The pause after a failure that follows one of this length. The next one grows from what jitter left of it.
+    pub(super) fn next_pause(&self, pause: Duration) -> Duration {
+        self.pause.jittered(self.pause.next(pause)).max(self.pause.first)
     }
 
     /// How long a batch may take to drain after [`RelayStopHandle::stop`](super::RelayStopHandle::stop): by default ten

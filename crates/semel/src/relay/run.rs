@@ -18,6 +18,7 @@ use crate::crash;
 use crate::observe::names;
 use crate::outbox::Event;
 use crate::sink::{Published, Sink, SinkError};
+use crate::stop::{self, asked_to_stop};
 
 /// How often the log warns about waiting events.
 const WARN_EVERY: Duration = Duration::from_secs(60);
@@ -177,7 +178,7 @@ impl<S: OutboxReader, K: Sink> Relay<S, K> {
     pub async fn run(mut self) -> Result<RelayStats, RelayError> {
         let mut ended = RelayStats::default();
         let mut stopped = self.stop.subscribe();
-        let (mut idle, mut pause) = (self.options.probe.0, self.options.pause.0);
+        let (mut idle, mut pause) = (self.options.probe.first, self.options.pause.first);
         self.probe_sink_first().await;
         while !*stopped.borrow() {
             self.sample_if_due().await;
@@ -194,25 +195,25 @@ impl<S: OutboxReader, K: Sink> Relay<S, K> {
                     self.probe_sink_if_due().await;
                     self.prune_if_due().await;
                     self.rest(idle, &mut stopped).await;
-                    idle = (idle * 2).min(self.options.probe.1);
-                    pause = self.options.pause.0;
+                    idle = self.options.probe.next(idle);
+                    pause = self.options.pause.first;
                     continue;
                 }
                 Err(error) => Err(error.into()),
             };
             match turn {
                 Ok(Sent::Done) => {
-                    (idle, pause) = (self.options.probe.0, self.options.pause.0);
+                    (idle, pause) = (self.options.probe.first, self.options.pause.first);
                     self.prune_if_due().await;
                 }
                 // Not at once: two relays that take each other for dead would keep the database busy.
                 Ok(Sent::Left) | Err(RelayError::Outbox(OutboxReaderError::Fenced)) => {
-                    within(self.options.pause.0, wait(&mut stopped)).await;
+                    stop::pause(self.options.pause.first, &mut stopped).await;
                 }
                 Err(RelayError::Outbox(error)) if error.may_retry() => {
                     tracing::warn!(%error, "failed to read the outbox; will retry");
-                    let _ = within(pause, wait(&mut stopped)).await;
-                    pause = next_backoff(pause, &self.options);
+                    stop::pause(pause, &mut stopped).await;
+                    pause = self.options.next_pause(pause);
                 }
                 Err(error) => {
                     tracing::error!(%error, "the relay stops; fix the cause, then restart it");
@@ -238,10 +239,23 @@ impl<S: OutboxReader, K: Sink> Relay<S, K> {
     pub(super) async fn rest(&mut self, idle: Duration, stopped: &mut watch::Receiver<bool>) {
         tokio::select! {
             biased;
-            () = wait(stopped) => {}
+            () = asked_to_stop(stopped) => {}
             () = self.wake.0.notified() => {}
             () = tokio::time::sleep(idle) => {}
         }
+    }
+
+    /// Waits while renewing the lease. A stop ends it, unless already stopping. `None`: the lease was lost.
+    pub(super) async fn pause(
+        &mut self,
+        pause: Duration,
+        stopped: &mut watch::Receiver<bool>,
+        stopping: bool,
+    ) -> Result<Option<()>, RelayError> {
+        if stopping {
+            return self.while_renewing(tokio::time::sleep(pause)).await;
+        }
+        self.while_renewing(stop::pause(pause, stopped)).await
     }
 
     async fn send_observed(&mut self, batch: &Batch, ended: &mut RelayStats) -> Result<Sent, RelayError> {
@@ -267,7 +281,7 @@ impl<S: OutboxReader, K: Sink> Relay<S, K> {
     async fn send(&mut self, batch: &Batch, ended: &mut RelayStats) -> Result<Sent, RelayError> {
         let mut stopped = self.stop.subscribe();
         let mut progress = BatchProgress::new(batch, &self.options);
-        let mut pause = self.options.pause.0;
+        let mut pause = self.options.pause.first;
         let (mut confirmed, mut leave_at) = (0, None);
         loop {
             let ready = progress.ready();
@@ -294,7 +308,7 @@ impl<S: OutboxReader, K: Sink> Relay<S, K> {
             }
             confirmed += round.confirmed as u64;
             if round.confirmed + round.parked + round.read_past > 0 {
-                pause = self.options.pause.0;
+                pause = self.options.pause.first;
             }
             if round.read_past > 0 {
                 tracing::warn!(
@@ -313,17 +327,10 @@ impl<S: OutboxReader, K: Sink> Relay<S, K> {
                 if progress.ready().is_empty() {
                     continue;
                 }
-                let rest = within(pause, async {
-                    if leave_at.is_none() {
-                        wait(&mut stopped).await;
-                    } else {
-                        std::future::pending().await
-                    }
-                });
-                if self.while_renewing(rest).await?.is_none() {
+                if self.pause(pause, &mut stopped, leave_at.is_some()).await?.is_none() {
                     return Ok(Sent::Left);
                 }
-                pause = next_backoff(pause, &self.options);
+                pause = self.options.next_pause(pause);
                 self.sample_if_due().await;
             }
         }
@@ -378,7 +385,7 @@ impl<S: OutboxReader, K: Sink> Relay<S, K> {
         let mut stopped = self.stop.subscribe();
         let Self { source, sink, observer, options, .. } = self;
         let drain_timeout = async {
-            wait(&mut stopped).await;
+            asked_to_stop(&mut stopped).await;
             let at = *leave_at.get_or_insert_with(|| Instant::now() + options.drain_timeout);
             tokio::time::sleep_until(at).await;
         };
@@ -498,20 +505,4 @@ pub(super) fn record(span: &tracing::Span, outcome: &str, error: Option<&SinkErr
     if let Some(error) = error {
         span.record("error", tracing::field::display(error));
     }
-}
-
-/// Runs the work for at most this long.
-pub(super) async fn within(time: Duration, work: impl Future<Output = ()>) {
-    let _ = tokio::time::timeout(time, work).await;
-}
-
-pub(super) async fn wait(stopped: &mut watch::Receiver<bool>) {
-    // The relay owns the sender, so it outlives the wait.
-    let _ = stopped.wait_for(|stopped| *stopped).await;
-}
-
-/// Exponential backoff with jitter, so that many relays do not retry at once.
-pub(super) fn next_backoff(pause: Duration, options: &RelayOptions) -> Duration {
-    let twice = (pause * 2).min(options.pause.1);
-    twice.mul_f64(0.8 + 0.2 * fastrand::f64()).max(options.pause.0)
 }

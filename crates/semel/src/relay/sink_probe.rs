@@ -8,13 +8,15 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::outbox_reader::OutboxReader;
-use super::run::{Relay, wait, while_renewing};
+use super::run::{Relay, while_renewing};
+use crate::backoff::Backoff;
 use crate::sink::{Sink, SinkError};
+use crate::stop::asked_to_stop;
 
 /// Longest time that events wait for the probe.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Backoff after a failed probe, first and longest: rare, and only while no events are waiting.
-const RETRY_AFTER: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(600));
+/// Backoff after a failed probe: rare, and only while no events are waiting.
+const BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(600));
 
 /// When the sink is probed next.
 pub(super) struct SinkProbe {
@@ -26,14 +28,14 @@ pub(super) struct SinkProbe {
 
 impl SinkProbe {
     pub(super) fn unknown() -> Self {
-        Self { due_at: Some(Instant::now()), retry_after: RETRY_AFTER.0, logged: Vec::new() }
+        Self { due_at: Some(Instant::now()), retry_after: BACKOFF.first, logged: Vec::new() }
     }
 }
 
 impl<S: OutboxReader, K: Sink> Relay<S, K> {
     /// Probes the sink before anything is published. A stop ends the probe.
     pub(super) async fn probe_sink_first(&mut self) {
-        if self.sink_probe.retry_after == RETRY_AFTER.0 {
+        if self.sink_probe.retry_after == BACKOFF.first {
             self.probe_sink_if_due().await;
         }
     }
@@ -48,7 +50,7 @@ impl<S: OutboxReader, K: Sink> Relay<S, K> {
         let probed = async {
             tokio::select! {
                 biased;
-                () = wait(&mut stopped) => None,
+                () = asked_to_stop(&mut stopped) => None,
                 answer = tokio::time::timeout(PATIENCE, sink.probe()) => Some(answer),
             }
         };
@@ -86,10 +88,10 @@ impl<S: OutboxReader, K: Sink> Relay<S, K> {
 
     fn retry_later(&mut self, error: &SinkError) {
         let SinkProbe { due_at, retry_after, .. } = &mut self.sink_probe;
-        if *retry_after == RETRY_AFTER.0 {
+        if *retry_after == BACKOFF.first {
             tracing::warn!(%error, "could not verify the sink's configuration; will retry");
         }
         *due_at = Some(Instant::now() + *retry_after);
-        *retry_after = (*retry_after * 2).min(RETRY_AFTER.1);
+        *retry_after = BACKOFF.next(*retry_after);
     }
 }

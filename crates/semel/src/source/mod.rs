@@ -9,8 +9,6 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-#[cfg(any(feature = "rabbitmq", feature = "redis"))]
-mod backoff;
 mod identify;
 #[cfg(any(feature = "rabbitmq", feature = "redis"))]
 mod in_flight;
@@ -21,6 +19,8 @@ pub mod memory;
 pub mod nats;
 #[cfg(feature = "rabbitmq")]
 pub mod rabbitmq;
+#[cfg(any(feature = "rabbitmq", feature = "redis"))]
+mod reconnect;
 #[cfg(feature = "redis")]
 pub mod redis_stream;
 #[cfg(feature = "sqs")]

@@ -23,12 +23,12 @@ use super::command::{Ask, Command};
 use super::connect_backoff::ConnectBackoff;
 use super::queue::Queue;
 use super::{Claim, Claimed, Decide, Decided, ErrorKind, Fate, Finished, Renewed, StoreError, Ticket};
+use crate::backoff::Backoff;
 use crate::intent::identity::IntentId;
 use crate::store::command::Finishing;
 
-/// Backoff before an unanswered request is executed again: first and longest pause.
-const RETRY_PAUSE_MIN: Duration = Duration::from_micros(500);
-const RETRY_PAUSE_MAX: Duration = Duration::from_millis(16);
+/// Backoff before an unanswered request is executed again.
+const RETRY: Backoff = Backoff::new(Duration::from_micros(500), Duration::from_millis(16)).jitter(0.5);
 /// An unanswered request is given up after this many tries.
 const TRIES_MAX: u32 = 40;
 
@@ -303,18 +303,17 @@ impl<E: Executor> Shared<E> {
             ask.answer = Some(K::given_up(&ask.request));
             return ask.send_answer();
         }
-        let pause = RETRY_PAUSE_MIN.saturating_mul(1 << ask.tries.min(10)).min(RETRY_PAUSE_MAX) / 2;
-        let first = ask.tries == 1;
+        let tries = ask.tries;
         let command = K::command(ask);
         self.retries_pending.fetch_add(1, Ordering::SeqCst);
-        if first {
+        if tries == 1 {
             // Most often it lost a race, and the row exists now.
             let _ = self.retries.send(command);
             return;
         }
         let retries = self.retries.clone();
         tokio::spawn(async move {
-            tokio::time::sleep(pause + pause.mul_f64(fastrand::f64())).await;
+            tokio::time::sleep(RETRY.delay(tries)).await;
             let _ = retries.send(command);
         });
     }

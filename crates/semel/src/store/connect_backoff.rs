@@ -7,10 +7,10 @@ use tokio::time::Instant;
 
 use super::Fate;
 use super::coalesce::Failure;
+use crate::backoff::Backoff;
 
-/// Backoff before a server that could not be reached is tried again: first and longest pause.
-const PAUSE_MIN: Duration = Duration::from_millis(50);
-const PAUSE_MAX: Duration = Duration::from_secs(2);
+/// Backoff before a server that could not be reached is tried again.
+const BACKOFF: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(2)).jitter(0.5);
 
 /// The last failed connect; `None` while the server can be reached.
 #[derive(Default)]
@@ -32,8 +32,8 @@ impl ConnectBackoff {
     pub(super) fn record_failure(&self, failure: Failure) -> Failure {
         let failure = Failure { fate: Fate::NotApplied, ..failure };
         let mut last = self.lock();
-        let pause = last.as_ref().map_or(PAUSE_MIN, |before| before.pause * 2).min(PAUSE_MAX);
-        let until = Instant::now() + pause.mul_f64(0.5 + fastrand::f64() / 2.0);
+        let pause = BACKOFF.next(last.as_ref().map_or(Duration::ZERO, |before| before.pause));
+        let until = Instant::now() + BACKOFF.jittered(pause);
         *last = Some(FailedConnect { pause, until, failure: failure.clone() });
         failure
     }

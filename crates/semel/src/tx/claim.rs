@@ -9,6 +9,7 @@ use super::driver::{Dialect, DriverError, DriverErrorKind, Row, Sql, Value};
 use super::error::TxError;
 use super::script::Port;
 use super::wait_queue::Turn;
+use crate::backoff::{Backoff, spread};
 use crate::intent::fingerprint::Fingerprint;
 use crate::intent::identity::{Epoch, Intent, IntentId, Owner};
 use crate::intent::outcome::{Outcome, Verdict};
@@ -17,8 +18,7 @@ use crate::intent::state::{Head, State, StepAnswer, StepEvent, step};
 use crate::store::encoding;
 
 /// Pauses between two attempts (backoff): short at first, because most transactions are short.
-const PAUSE_MIN: Duration = Duration::from_millis(1);
-const PAUSE_MAX: Duration = Duration::from_millis(20);
+const BACKOFF: Backoff = Backoff::new(Duration::from_millis(1), Duration::from_millis(20));
 
 /// SQLite: takes the write lock and changes nothing. Without it two transactions could both read before either
 /// writes.
@@ -102,7 +102,7 @@ pub(super) async fn claim(port: Port, ask: Ask) -> Result<Claimed, TxError> {
     let begun = Instant::now();
     let deadline = begun + ask.wait;
     let id = ask.intent.id();
-    let mut pause = PAUSE_MIN;
+    let mut pause = BACKOFF.first;
     let (mut turn, mut unasked) = (None, None);
     // MySQL waits in the locking read itself. Several waiters for one row that is then rolled back each keep a lock
     // on the gap it leaves, and none can insert: a deadlock. So only one waits there.
@@ -143,14 +143,14 @@ pub(super) async fn claim(port: Port, ask: Ask) -> Result<Claimed, TxError> {
             let waiting = Instant::now();
             turn = Some(turn_in_database(&port, id, begun, deadline).await?);
             // Others were ahead of us: it may be done by now.
-            if waiting.elapsed() > PAUSE_MIN {
+            if waiting.elapsed() > BACKOFF.first {
                 continue;
             }
         }
         // Jitter, or all waiters wake together.
-        let nap = pause.mul_f64(0.5 + fastrand::f64()).min(left);
+        let nap = spread(pause, 0.5).min(left);
         port.pause(nap).await;
-        pause = (pause * 2).min(PAUSE_MAX);
+        pause = BACKOFF.next(pause);
     }
 }
 

@@ -128,13 +128,9 @@ fn is_transient(code: Code) -> bool {
 fn wait(policy: &RetryPolicy, moment: &Moment, seen: &ResponseClass) -> Duration {
     match seen {
         ResponseClass::Answer(Signals { retry_after: Some(asked), .. }) => {
-            asked.saturating_add(share(policy.backoff_base, moment.random))
+            asked.saturating_add(share(policy.backoff.first, moment.random))
         }
-        _ => {
-            let doublings = moment.attempts.saturating_sub(1).min(31);
-            let bound = policy.backoff_base.saturating_mul(1 << doublings).min(policy.backoff_max);
-            share(bound, moment.random)
-        }
+        _ => share(policy.backoff.bound(moment.attempts.saturating_sub(1)), moment.random),
     }
 }
 

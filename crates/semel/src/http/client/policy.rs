@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use http::header::HeaderName;
 
+use crate::backoff::Backoff;
 use crate::http::headers::IDEMPOTENCY_KEY;
 use crate::http::rule::BODY_BYTES_MAX;
 
@@ -40,8 +41,7 @@ pub struct RetryPolicy {
     pub(super) attempts_max: u32,
     pub(super) time_max: Duration,
     pub(super) attempt_timeout: Duration,
-    pub(super) backoff_base: Duration,
-    pub(super) backoff_max: Duration,
+    pub(super) backoff: Backoff,
     pub(super) retention: Duration,
     pub(super) body_bytes_max: usize,
     pub(super) answer_bytes_max: usize,
@@ -54,8 +54,7 @@ impl Default for RetryPolicy {
             attempts_max: 10,
             time_max: Duration::from_secs(120),
             attempt_timeout: Duration::from_secs(15),
-            backoff_base: Duration::from_millis(200),
-            backoff_max: Duration::from_secs(10),
+            backoff: Backoff::new(Duration::from_millis(200), Duration::from_secs(10)),
             retention: Duration::from_secs(24 * 60 * 60),
             body_bytes_max: BODY_BYTES_MAX,
             answer_bytes_max: ANSWER_BYTES_MAX,
@@ -87,7 +86,7 @@ impl RetryPolicy {
     /// Exponential backoff with full jitter: the wait after the n-th attempt is random between zero and `base` × 2ⁿ⁻¹,
     /// at most `max`; longer if the server's `Retry-After` says so.
     pub fn backoff(mut self, base: Duration, max: Duration) -> Self {
-        (self.backoff_base, self.backoff_max) = (base.min(max), max);
+        self.backoff = Backoff::new(base.min(max), max);
         self
     }
 

@@ -46,7 +46,7 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
             }
             if let Some(unidentified) = self.unidentified.get_mut(at) {
                 unidentified.due = Instant::now() + unidentified.pause;
-                unidentified.pause = (unidentified.pause * 2).min(self.options.pause.1);
+                unidentified.pause = self.options.pause.next(unidentified.pause);
             }
             // The others would wait as long for the same answer.
             return;
@@ -62,7 +62,7 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
     /// The last attempt before the end, ignoring backoff. If it fails, the next consumer to get the message finds it
     /// done.
     pub(super) async fn write_last_dead_letters(&mut self) {
-        let at = Instant::now() + self.options.pause.1 + super::AFTER_MAX;
+        let at = Instant::now() + self.options.pause.max + super::AFTER_MAX;
         self.write_pending_dead_letters(at).await;
         for (queued, error) in self.scheduler.pending_dead_letters(at) {
             let id = queued.message.identity().id();

@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::backoff::Backoff;
+
 /// Longest poll interval, unless the source wants a longer one.
 pub(super) const POLL_INTERVAL_MAX: Duration = Duration::from_millis(100);
 
@@ -27,7 +29,7 @@ impl IdlePoll {
     /// It had nothing: the interval doubles.
     pub(super) fn nothing(&mut self, now: Instant, shortest: Duration) {
         self.asked = Some(now);
-        self.pause = (self.pause * 2).clamp(shortest, POLL_INTERVAL_MAX.max(shortest));
+        self.pause = Backoff::new(shortest, POLL_INTERVAL_MAX.max(shortest)).next(self.pause);
         self.shortest = shortest;
     }
 

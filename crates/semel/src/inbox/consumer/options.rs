@@ -2,10 +2,13 @@
 
 use std::time::Duration;
 
+use crate::backoff::Backoff;
 use crate::source::Identify;
 
 /// Longest wait. A longer one can overflow an `Instant`.
 const LONGEST: Duration = Duration::from_secs(365 * 86_400);
+/// Share of a queue's pause that is random.
+const PAUSE_JITTER: f64 = 0.5;
 
 /// Bounds of a consumer. The defaults suit a service.
 #[derive(Clone, Debug)]
@@ -18,7 +21,7 @@ pub struct ConsumerOptions {
     pub(super) concurrency: usize,
     pub(super) tries_max: u32,
     pub(super) suspects_max: usize,
-    pub(super) pause: (Duration, Duration),
+    pub(super) pause: Backoff,
     pub(super) handle_timeout: Duration,
     pub(super) drain_timeout: Duration,
     pub(super) letters_every: Duration,
@@ -52,7 +55,7 @@ impl Default for ConsumerOptions {
             concurrency: 4,
             tries_max: 8,
             suspects_max: 8,
-            pause: (Duration::from_millis(50), Duration::from_secs(30)),
+            pause: Backoff::new(Duration::from_millis(50), Duration::from_secs(30)).jitter(PAUSE_JITTER),
             handle_timeout: Duration::from_secs(60),
             drain_timeout: Duration::from_secs(20),
             letters_every: Duration::from_secs(5),
@@ -123,7 +126,7 @@ impl ConsumerOptions {
     pub fn pause(mut self, first: Duration, longest: Duration) -> Self {
         let first = first.max(Duration::from_millis(1));
         let first = first.min(LONGEST);
-        self.pause = (first, longest.clamp(first, LONGEST));
+        self.pause = Backoff::new(first, longest.clamp(first, LONGEST)).jitter(PAUSE_JITTER);
         self
     }
 

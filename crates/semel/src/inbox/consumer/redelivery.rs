@@ -9,6 +9,7 @@ use super::message::Message;
 use super::run::{Consumer, while_renewing};
 use crate::crash;
 use crate::source::{Receipt, Source};
+use crate::timeout::bounded;
 
 /// Most dead letters in flight at once.
 const DEAD_LETTERS_MAX: usize = 50;
@@ -136,14 +137,14 @@ pub(super) async fn within<S: Source, T>(
     limit: Duration,
     work: impl Future<Output = Result<T, HandlerError>>,
 ) -> Result<T, HandlerError> {
-    let mut work = std::pin::pin!(tokio::time::timeout(limit, work));
-    let done = match while_renewing(source, renew_at, in_flight, work.as_mut()).await {
+    let late = || HandlerError::transient(format!("timed out after {limit:?}"));
+    let mut work = std::pin::pin!(bounded(limit, work, late));
+    match while_renewing(source, renew_at, in_flight, work.as_mut()).await {
         Ok(done) => done,
         Err(error) => {
             // The next call of the source reports it again. `work` is not at fault, and not aborted.
             tracing::warn!(%error, "failed to renew message leases; messages may be redelivered");
             work.await
         }
-    };
-    done.unwrap_or_else(|_| Err(HandlerError::transient(format!("timed out after {limit:?}"))))
+    }
 }

@@ -9,6 +9,7 @@ use futures_util::future::BoxFuture;
 use tokio::sync::watch;
 
 use super::handler::HandlerError;
+use crate::backoff::spread;
 use crate::inbox::WINDOW;
 
 /// Pause between two chunks, so that others get their turn.
@@ -78,7 +79,7 @@ pub(super) async fn prune(
             tokio::time::sleep(CHUNK_PAUSE).await;
         }
         // Jitter, so that the processes of a consumer do not prune at once.
-        tokio::time::sleep(every.mul_f64(0.8 + 0.4 * fastrand::f64())).await;
+        tokio::time::sleep(spread(every, 0.2)).await;
     }
 }
 

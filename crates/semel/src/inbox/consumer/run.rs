@@ -21,6 +21,7 @@ use super::workers::Workers;
 use crate::crash;
 use crate::inbox::Identity;
 use crate::source::{Delivery, MissingIdentity, Receipt, Settle, Source, SourceError};
+use crate::stop::{self, asked_to_stop};
 
 /// How long to wait for the source when nothing is in flight.
 const IDLE: Duration = Duration::from_secs(1);
@@ -189,7 +190,7 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
     /// When the source fails for good. Calls in flight may finish first, as after a stop.
     pub async fn run(mut self) -> Result<ConsumerStats, SourceError> {
         let mut stopped = self.stop.subscribe();
-        let mut pause = self.options.pause.0;
+        let mut pause = self.options.pause.first;
         let _pruning = self.start_pruning();
         while !*stopped.borrow() {
             let turn = async {
@@ -219,16 +220,16 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
                 }
             });
             match turned {
-                Ok(_) => pause = self.options.pause.0,
+                Ok(_) => pause = self.options.pause.first,
                 Err(error) if error.may_retry() => {
                     self.observe(ConsumerMetrics::source_failed);
                     tracing::warn!(%error, consumer = self.name, "the source failed; will retry");
-                    let rest = tokio::time::timeout(pause, asked_to_stop(&mut stopped));
+                    let rest = stop::pause(pause, &mut stopped);
                     let in_flight = self.in_flight();
                     let _ = while_renewing(&mut self.source, &mut self.renew_at, &in_flight, rest).await;
                     // A source that delivers nothing may still take acks.
                     self.take_in_ended(Vec::new()).await;
-                    pause = (pause * 2).min(self.options.pause.1);
+                    pause = self.options.pause.next(pause);
                 }
                 Err(error) => {
                     tracing::error!(%error, consumer = self.name, "the source failed for good; the consumer stops");
@@ -296,8 +297,8 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
         if room == 0 || quiet {
             // Without a wait here, `end_calls` waits and renews the leases.
             if !wait.is_zero() {
-                let rest = tokio::time::timeout(wait, asked_to_stop(stopped));
-                let _ = while_renewing(&mut self.source, &mut self.renew_at, &in_flight, rest).await?;
+                let rest = stop::pause(wait, stopped);
+                while_renewing(&mut self.source, &mut self.renew_at, &in_flight, rest).await?;
             }
         } else {
             if now >= self.renew_at {
@@ -363,7 +364,7 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
                     place = delivery.place,
                     "a message has no identity; it goes to the dead letters without being handled"
                 );
-                self.unidentified.push(Unidentified::new(delivery, error, self.options.pause.0));
+                self.unidentified.push(Unidentified::new(delivery, error, self.options.pause.first));
             }
         }
     }
@@ -416,11 +417,6 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
                 can_dead_letter && self.give_up(queued, &error, queued.tries.saturating_add(1)).await;
         }
     }
-}
-
-pub(in crate::inbox) async fn asked_to_stop(stopped: &mut watch::Receiver<bool>) {
-    // The consumer owns the sender, so it outlives the wait.
-    let _ = stopped.wait_for(|stopped| *stopped).await;
 }
 
 /// Runs `work`, and renews the leases at the source meanwhile.

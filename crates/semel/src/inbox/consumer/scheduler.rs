@@ -130,7 +130,7 @@ impl Name {
 struct KeyQueue {
     name: Name,
     len: usize,
-    backoff: Option<Backoff>,
+    backoff: Option<QueueBackoff>,
     pending_dead_letter: Option<PendingDeadLetter>,
     /// Whether its last attempt failed.
     fails: bool,
@@ -149,7 +149,7 @@ struct PendingDeadLetter {
 }
 
 #[derive(Clone, Copy)]
-struct Backoff {
+struct QueueBackoff {
     until: Instant,
     pause: Duration,
 }
@@ -449,15 +449,14 @@ impl KeyScheduler {
         after: Option<Duration>,
         options: &ConsumerOptions,
     ) {
-        let (first, longest) = options.pause;
         let queue =
             self.by_receipt.get(&receipt).and_then(|n| self.messages.get(n)).map(|queued| queued.queue);
         let Some(queue) = queue.and_then(|queue| self.queues.get_mut(&queue)) else { return };
-        let pause = queue.backoff.map_or(first, |backoff| (backoff.pause * 2).min(longest));
+        let pause = options.pause.next(queue.backoff.map_or(Duration::ZERO, |backoff| backoff.pause));
         // Wide jitter: otherwise a hanging message can stay in phase with messages that arrive at regular intervals. Their
         // success would then always fall into one of its attempts, where it does not count, and never between two.
-        let jittered = pause.mul_f64(0.5 + 0.5 * fastrand::f64());
-        queue.backoff = Some(Backoff { until: now + jittered.max(after.unwrap_or_default()), pause });
+        let jittered = options.pause.jittered(pause);
+        queue.backoff = Some(QueueBackoff { until: now + jittered.max(after.unwrap_or_default()), pause });
     }
 }
 

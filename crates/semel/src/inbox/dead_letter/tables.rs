@@ -11,6 +11,7 @@ use super::script;
 use crate::inbox::TABLES;
 use crate::inbox::consumer::{DeadLetter, DeadLetters, DedupPruner, Due, HandlerError};
 use crate::store::{ErrorKind, Fate, StoreError};
+use crate::timeout::bounded;
 use crate::tx::driver::DriverError;
 use crate::tx::script::Port;
 
@@ -142,14 +143,12 @@ impl DeadLetterStore {
         F: Future<Output = Result<T, DriverError>> + Send,
     {
         // Boxed: the drivers' futures are large, and would be part of the consumer's.
-        match tokio::time::timeout(TIMEOUT, Box::pin(self.connection.play(script))).await {
-            Ok(played) => played,
-            Err(_) => {
-                let location = self.connection.location();
-                let message = format!("{location} did not answer within {TIMEOUT:?}; check its load");
-                Err(StoreError::new(ErrorKind::Unavailable, Fate::InDoubt, message))
-            }
-        }
+        bounded(TIMEOUT, Box::pin(self.connection.play(script)), || {
+            let location = self.connection.location();
+            let message = format!("{location} did not answer within {TIMEOUT:?}; check its load");
+            StoreError::new(ErrorKind::Unavailable, Fate::InDoubt, message)
+        })
+        .await
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::backoff::Backoff;
+
 /// Bounds of a pipeline. The defaults suit a service.
 #[derive(Clone, Debug)]
 #[must_use]
@@ -11,7 +13,7 @@ pub struct PipelineOptions {
     pub(super) batch_bytes: usize,
     pub(super) linger: Duration,
     pub(super) tries_max: u32,
-    pub(super) pause: (Duration, Duration),
+    pub(super) pause: Backoff,
     pub(super) transform_timeout: Duration,
     pub(super) dead_letters: Option<String>,
     pub(super) dead_in_a_row_max: u32,
@@ -26,7 +28,7 @@ impl Default for PipelineOptions {
             batch_bytes: 4 << 20,
             linger: Duration::from_millis(10),
             tries_max: 3,
-            pause: (Duration::from_millis(50), Duration::from_secs(30)),
+            pause: Backoff::new(Duration::from_millis(50), Duration::from_secs(30)),
             transform_timeout: Duration::from_secs(60),
             dead_letters: None,
             dead_in_a_row_max: 8,
@@ -79,7 +81,7 @@ impl PipelineOptions {
     /// Exponential backoff after a failure: the first pause and the longest. Default: 50 ms to 30 s.
     pub fn pause(mut self, first: Duration, longest: Duration) -> Self {
         let first = first.max(Duration::from_millis(1));
-        self.pause = (first, longest.max(first));
+        self.pause = Backoff::new(first, longest.max(first));
         self
     }
 

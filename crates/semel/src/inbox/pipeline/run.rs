@@ -16,13 +16,13 @@ use super::transaction::{Engine, Transacted};
 use super::transform::Transform;
 use crate::crash;
 use crate::inbox::consumer::call::{Called, call};
-use crate::inbox::consumer::run::asked_to_stop;
 use crate::inbox::consumer::{ConsumerStopHandle, HandlerError};
 use crate::sink::SinkError;
 use crate::sink::kafka::KafkaOptions;
 use crate::sink::kafka::producer::KafkaProducer;
 use crate::source::SourceError;
 use crate::source::kafka::{KafkaSourceOptions, shutdown};
+use crate::stop::{self, asked_to_stop};
 
 /// How long to wait for messages in one turn, when there is nothing else to do.
 const IDLE: Duration = Duration::from_secs(1);
@@ -181,7 +181,7 @@ impl<T: Transform> Pipeline<T> {
     }
 
     async fn work(&mut self, stopped: &mut watch::Receiver<bool>) -> Result<(), PipelineError> {
-        let mut pause = self.options.pause.0;
+        let mut pause = self.options.pause.first;
         while !*stopped.borrow() {
             let turn = match self.turn(stopped).await {
                 Err(PipelineError::Source(error)) if error.may_retry() => {
@@ -191,11 +191,11 @@ impl<T: Transform> Pipeline<T> {
                 turn => turn?,
             };
             match turn {
-                Turn::Well => pause = self.options.pause.0,
+                Turn::Well => pause = self.options.pause.first,
                 Turn::On => {}
                 Turn::Later => {
                     self.back_off(pause, stopped).await?;
-                    pause = (pause * 2).min(self.options.pause.1);
+                    pause = self.options.pause.next(pause);
                 }
             }
         }
@@ -212,10 +212,7 @@ impl<T: Transform> Pipeline<T> {
         }
         engine.reader.buffer().put_back();
         if !mem::take(&mut self.filled) {
-            let idle = async {
-                let _ = tokio::time::timeout(IDLE, asked_to_stop(stopped)).await;
-            };
-            self.fill(&engine, self.batch.take(), idle).await?;
+            self.fill(&engine, self.batch.take(), stop::pause(IDLE, stopped)).await?;
         }
         let tried = engine.reader.buffer().begin(self.batch.take(), self.options.batch_bytes);
         if tried.is_empty() {
@@ -482,7 +479,7 @@ impl<T: Transform> Pipeline<T> {
         let until = Instant::now() + pause;
         while Instant::now() < until && !*stopped.borrow() {
             let piece = until.saturating_duration_since(Instant::now()).min(self.source.keep_every());
-            let _ = tokio::time::timeout(piece, asked_to_stop(stopped)).await;
+            stop::pause(piece, stopped).await;
             let Some(engine) = self.engine.get() else { continue };
             if engine.reader.polled().elapsed() < self.source.keep_every() {
                 continue;

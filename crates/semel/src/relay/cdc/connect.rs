@@ -17,6 +17,7 @@ use super::replication_connection::{Frame, ReplicationConnection};
 use crate::relay::poll::postgres::leased_session::{ANY_BYTES, LeasedSession};
 use crate::store::postgres::connect::{Connections, Duplex};
 use crate::store::postgres::statement::Sql;
+use crate::timeout::bounded;
 
 /// Text formats as we parse them, and no timeout of the role that would end the stream.
 const SETTINGS: &str = "-c bytea_output=hex -c DateStyle=ISO -c statement_timeout=0 -c lock_timeout=0 \
@@ -25,10 +26,7 @@ const SETTINGS: &str = "-c bytea_output=hex -c DateStyle=ISO -c statement_timeou
 /// Opens a replication connection within the connect timeout.
 pub(super) async fn connect(connections: &Connections) -> Result<ReplicationConnection, CdcError> {
     let timeout = connections.options.connect_timeout();
-    match tokio::time::timeout(timeout, first_primary(connections)).await {
-        Ok(connection) => connection,
-        Err(_) => Err(CdcError::TimedOut(timeout)),
-    }
+    bounded(timeout, first_primary(connections), || CdcError::TimedOut(timeout)).await
 }
 
 /// The first host that accepts writes, as for SQL: only the primary has our slot. After a promotion the URL may name
@@ -206,8 +204,8 @@ impl System {
         connection: &mut ReplicationConnection,
         timeout: Duration,
     ) -> Result<Self, CdcError> {
-        let rows = tokio::time::timeout(timeout, connection.command("IDENTIFY_SYSTEM")).await;
-        let rows = rows.map_err(|_| CdcError::TimedOut(timeout))??;
+        let asked = connection.command("IDENTIFY_SYSTEM");
+        let rows = bounded(timeout, asked, || CdcError::TimedOut(timeout)).await?;
         let mut row = rows.into_iter().next().into_iter().flatten();
         match (row.next().flatten(), row.next().flatten()) {
             (Some(id), Some(timeline)) => Ok(Self { id, timeline }),

@@ -11,6 +11,7 @@ use super::error::CdcError;
 use super::lsn::Lsn;
 use super::pgoutput::Input;
 use crate::store::postgres::connect::Duplex;
+use crate::timeout::bounded;
 
 /// Bytes reserved for one read.
 const READ_BYTES: usize = 256 * 1024;
@@ -109,7 +110,7 @@ impl ReplicationConnection {
             self.flush().await?;
             self.receive().await
         };
-        match tokio::time::timeout(timeout, answered).await.map_err(|_| CdcError::TimedOut(timeout))?? {
+        match bounded(timeout, answered, || CdcError::TimedOut(timeout)).await? {
             // CopyBothResponse.
             Frame { tag: b'W', .. } => Ok(()),
             Frame { tag, .. } => {

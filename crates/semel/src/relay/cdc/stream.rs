@@ -13,6 +13,7 @@ use super::replication_connection::{Frame, ReplicationConnection};
 use super::table::{Row, Table};
 use crate::relay::poll::Bounds;
 use crate::relay::poll::postgres::snapshot::Snapshot;
+use crate::timeout::bounded;
 
 /// How long one read waits for data.
 const READ_TIMEOUT: Duration = Duration::from_millis(100);
@@ -58,8 +59,7 @@ impl Stream {
     pub(super) async fn send_status(&mut self, acked: Lsn) -> Result<(), CdcError> {
         self.acked = acked;
         self.connection.put_status(acked)?;
-        let sent = tokio::time::timeout(STATUS_TIMEOUT, self.connection.flush()).await;
-        sent.map_err(|_| CdcError::TimedOut(STATUS_TIMEOUT))?
+        bounded(STATUS_TIMEOUT, self.connection.flush(), || CdcError::TimedOut(STATUS_TIMEOUT)).await
     }
 
     /// Reads wanted events, as many as fit or are available. The rest stays in the socket, and the server waits: a

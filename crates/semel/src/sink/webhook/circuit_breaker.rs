@@ -5,10 +5,11 @@ use std::time::Duration;
 use tokio::time::Instant;
 use uuid::Uuid;
 
+use crate::backoff::Backoff;
+
 /// Different events in a row without an answer that open the breaker: fewer may be to blame themselves.
 pub(super) const SILENT_MAX: usize = 3;
-const FIRST: Duration = Duration::from_secs(1);
-const LONGEST: Duration = Duration::from_secs(60);
+const BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
 
 /// The circuit breaker of one endpoint.
 #[derive(Clone, Debug, Default)]
@@ -56,7 +57,7 @@ impl EndpointBreaker {
     pub(super) fn check(&mut self, now: Instant, attempt: Duration) -> Option<OpenState> {
         let until = self.until?;
         if now < until {
-            let for_long = self.slow || self.pause > FIRST;
+            let for_long = self.slow || self.pause > BACKOFF.first;
             return Some(OpenState { left: until - now, since: self.since.unwrap_or(now), for_long });
         }
         (self.until, self.tried) = (Some(now + attempt), true);
@@ -82,8 +83,7 @@ impl EndpointBreaker {
             Some(_) => self.tried,
         };
         if is_news {
-            let longer = if another { 2 } else { 1 };
-            self.pause = (self.pause * longer).clamp(FIRST, LONGEST);
+            self.pause = if another { BACKOFF.next(self.pause) } else { self.pause.max(BACKOFF.first) };
             (self.until, self.tried) = (Some(now + self.pause), false);
         }
     }
@@ -133,12 +133,12 @@ mod tests {
         let now = Instant::now();
         let mut breaker = open(now);
         assert!(!breaker.check(now, ATTEMPT).unwrap().for_long);
-        let then = now + FIRST;
+        let then = now + BACKOFF.first;
         assert_eq!(breaker.check(then, ATTEMPT), None);
         refuses(&mut breaker, Uuid::now_v7(), then);
         assert_eq!(
             breaker.check(then, ATTEMPT),
-            Some(OpenState { left: FIRST * 2, since: now, for_long: true })
+            Some(OpenState { left: BACKOFF.first * 2, since: now, for_long: true })
         );
         let mut slow = EndpointBreaker::default();
         for _ in 0..SILENT_MAX {
@@ -171,7 +171,7 @@ mod tests {
         assert!(!breaker.has_answered_since(now));
         breaker.answered(now);
         assert!(breaker.has_answered_since(now) && !EndpointBreaker::default().has_answered_since(now));
-        assert!(!breaker.has_answered_since(now + FIRST), "that was before");
+        assert!(!breaker.has_answered_since(now + BACKOFF.first), "that was before");
         assert_eq!(left(&mut breaker, now), None);
         refuses(&mut breaker, Uuid::now_v7(), now);
         assert_eq!(left(&mut breaker, now), None, "once is not enough");
@@ -181,7 +181,7 @@ mod tests {
     fn a_probe_without_a_result_is_followed_by_another() {
         let now = Instant::now();
         let mut breaker = open(now);
-        let then = now + FIRST;
+        let then = now + BACKOFF.first;
         assert_eq!(left(&mut breaker, then), None);
         assert_eq!(left(&mut breaker, then + ATTEMPT), None);
     }

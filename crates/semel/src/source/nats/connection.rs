@@ -15,6 +15,7 @@ use futures_util::StreamExt;
 use super::options::{NatsSourceOptions, refused};
 use crate::sink::nats::connect;
 use crate::source::SourceError;
+use crate::timeout::bounded;
 
 /// Concurrent acks that wait for the server's answer.
 const ACKS_MAX: usize = 64;
@@ -70,8 +71,7 @@ pub(super) enum Arrival {
 impl Connection {
     pub(super) async fn open(options: &NatsSourceOptions) -> Result<Self, SourceError> {
         let opening = Self::open_unbounded(options);
-        let slow = || SourceError::later("NATS did not answer in time");
-        tokio::time::timeout(options.timeout, opening).await.map_err(|_| slow())?
+        bounded(options.timeout, opening, || SourceError::later("NATS did not answer in time")).await
     }
 
     async fn open_unbounded(options: &NatsSourceOptions) -> Result<Self, SourceError> {

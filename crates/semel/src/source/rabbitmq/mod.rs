@@ -35,15 +35,16 @@
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
-use futures_util::{FutureExt, StreamExt};
+use futures_util::{FutureExt, StreamExt, TryFutureExt};
 use lapin::options::BasicAckOptions;
 use tokio::task::JoinHandle;
 use tokio::time::{timeout, timeout_at};
 
 use self::connection::BrokerConnection;
-use super::backoff::Backoff;
 use super::in_flight::InFlight;
+use super::reconnect::Reconnect;
 use super::{Delivery, Receipt, Settle, Source, SourceError};
+use crate::timeout::bounded;
 
 mod acks;
 mod connection;
@@ -70,7 +71,7 @@ pub struct RabbitmqSource {
     /// A connection being opened, in its own task: cancelled half way, it would leave a consumer that is never read.
     opening: Option<JoinHandle<Opened>>,
     in_flight: InFlight<u64>,
-    backoff: Backoff,
+    reconnect: Reconnect,
     /// Why the connection closed, until `receive` has returned it.
     down: Option<SourceError>,
     warned: bool,
@@ -90,13 +91,13 @@ impl RabbitmqSource {
         if options.queue.is_empty() || crate::sink::rabbitmq::short(&options.queue).is_none() {
             return Err(SourceError::for_good("the queue's name must have 1 to 255 bytes"));
         }
-        let (in_flight, backoff) = (InFlight::default(), Backoff::default());
+        let (in_flight, reconnect) = (InFlight::default(), Reconnect::default());
         Ok(Self {
             options,
             connection: None,
             opening: None,
             in_flight,
-            backoff,
+            reconnect,
             down: None,
             warned: false,
             left: false,
@@ -122,13 +123,8 @@ impl RabbitmqSource {
     }
 
     async fn connect(&mut self, until: Instant) -> Result<(), SourceError> {
-        if let Some(at) = self.backoff.at().filter(|at| *at > Instant::now()) {
-            tokio::time::sleep_until(at.min(until).into()).await;
-            if at > until {
-                return Err(SourceError::later(
-                    "RabbitMQ could not be reached; reconnecting after a backoff",
-                ));
-            }
+        if !self.reconnect.wait(until).await {
+            return Err(SourceError::later("RabbitMQ could not be reached; reconnecting after a backoff"));
         }
         let options = &self.options;
         let opening = self.opening.get_or_insert_with(|| tokio::spawn(opened(options.clone())));
@@ -139,12 +135,12 @@ impl RabbitmqSource {
                 if let (Some(why), false) = (may_lose, std::mem::replace(&mut self.warned, true)) {
                     tracing::warn!(target: "semel::rabbitmq", why, "the queue may lose messages");
                 }
-                self.backoff.went_well();
+                self.reconnect.went_well();
                 self.connection = Some(connection);
                 Ok(())
             }
             Err(error) => {
-                self.backoff.failed(Instant::now());
+                self.reconnect.failed(Instant::now());
                 Err(error)
             }
         }
@@ -175,8 +171,8 @@ impl RabbitmqSource {
 }
 
 async fn opened(options: RabbitmqSourceOptions) -> Opened {
-    let opened = timeout(options.timeout, BrokerConnection::open(&options)).await;
-    opened.unwrap_or_else(|_| Err(SourceError::later("RabbitMQ did not answer in time")))
+    let late = || SourceError::later("RabbitMQ did not answer in time");
+    bounded(options.timeout, BrokerConnection::open(&options), late).await
 }
 
 impl Source for RabbitmqSource {
@@ -250,9 +246,7 @@ impl Source for RabbitmqSource {
                 "RabbitMQ did not close the consumer ({why}); it requeues the messages when it misses heartbeats"
             ))
         };
-        match timeout(self.options.timeout, connection.close()).await {
-            Ok(closed) => closed.map_err(|error| failed(&error)),
-            Err(_) => Err(failed(&"timeout")),
-        }
+        let closing = connection.close().map_err(|error| failed(&error));
+        bounded(self.options.timeout, closing, || failed(&"timeout")).await
     }
 }

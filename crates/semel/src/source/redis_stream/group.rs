@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use futures_util::TryFutureExt;
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, FromRedisValue, RedisError, Script, Value, cmd};
 use tokio::time::timeout;
@@ -10,6 +11,7 @@ use super::entries::{self, Entry, EntryId};
 use super::options::RedisStreamSourceOptions;
 use crate::sink::redis_stream::{connect, durability};
 use crate::source::SourceError;
+use crate::timeout::bounded;
 
 /// Placeholder consumer that owns entries given back by `leave`.
 const GIVEN_BACK: &str = "semel-given-back";
@@ -54,6 +56,10 @@ fn unexpected() -> Failed {
     ))
 }
 
+fn late() -> Failed {
+    Failed::Connection(SourceError::later("Redis did not answer in time"))
+}
+
 impl Group {
     /// Connects. Creates a missing stream, and a missing group at the beginning of the stream. Also returns the
     /// durability settings that may lose messages.
@@ -73,10 +79,8 @@ impl Group {
     }
 
     async fn ask<T: FromRedisValue>(&mut self, command: &Cmd, limit: Duration) -> Result<T, Failed> {
-        match timeout(limit, command.query_async(&mut self.connection)).await {
-            Ok(answer) => answer.map_err(|error| classify(&error)),
-            Err(_) => Err(Failed::Connection(SourceError::later("Redis did not answer in time"))),
-        }
+        let answer = command.query_async(&mut self.connection).map_err(|error| classify(&error));
+        bounded(limit, answer, late).await
     }
 
     /// Entries after this id that were delivered to us and are not acked; `>`: entries never delivered.
@@ -149,10 +153,8 @@ impl Group {
         let script = Script::new(script);
         let mut call = script.prepare_invoke();
         call.key(&options.stream).arg(&options.group).arg(&options.consumer).arg(arguments);
-        match timeout(options.timeout, call.invoke_async(&mut self.connection)).await {
-            Ok(answer) => answer.map_err(|error| classify(&error)),
-            Err(_) => Err(Failed::Connection(SourceError::later("Redis did not answer in time"))),
-        }
+        let answer = call.invoke_async(&mut self.connection).map_err(|error| classify(&error));
+        bounded(options.timeout, answer, late).await
     }
 
     /// Acks these entries, as far as they are still ours. Idempotent.

@@ -39,9 +39,10 @@ use std::time::{Duration, Instant};
 
 use self::entries::{Entry, EntryId};
 use self::group::{Failed, Group};
-use super::backoff::Backoff;
 use super::in_flight::InFlight;
+use super::reconnect::Reconnect;
 use super::{Delivery, Receipt, Settle, Source, SourceError};
+use crate::timeout::bounded;
 
 mod entries;
 mod group;
@@ -77,7 +78,7 @@ pub struct RedisStreamSource {
     history: Option<String>,
     /// Cursor of the next `XAUTOCLAIM`, and when it is due.
     claim: (String, Instant),
-    backoff: Backoff,
+    reconnect: Reconnect,
     trimmed: u64,
     warned: bool,
     left: bool,
@@ -110,7 +111,7 @@ impl RedisStreamSource {
             orphans: BTreeSet::new(),
             history: None,
             claim: (BEGINNING.to_owned(), Instant::now()),
-            backoff: Backoff::default(),
+            reconnect: Reconnect::default(),
             trimmed: 0,
             warned: false,
             left: false,
@@ -118,28 +119,25 @@ impl RedisStreamSource {
     }
 
     async fn connect(&mut self, until: Instant) -> Result<(), SourceError> {
-        if let Some(at) = self.backoff.at().filter(|at| *at > Instant::now()) {
-            tokio::time::sleep_until(at.min(until).into()).await;
-            if at > until {
-                return Err(SourceError::later("Redis could not be reached; reconnecting after a backoff"));
-            }
+        if !self.reconnect.wait(until).await {
+            return Err(SourceError::later("Redis could not be reached; reconnecting after a backoff"));
         }
-        let opened = tokio::time::timeout(self.options.timeout, Group::open(&self.options)).await;
-        match opened.unwrap_or_else(|_| Err(SourceError::later("Redis did not answer in time"))) {
+        let late = || SourceError::later("Redis did not answer in time");
+        match bounded(self.options.timeout, Group::open(&self.options), late).await {
             Ok((group, violations)) => {
                 if !std::mem::replace(&mut self.warned, true) {
                     for why in violations {
                         tracing::warn!(target: "semel::redis_stream", why, "messages may be lost; change the setting");
                     }
                 }
-                self.backoff.went_well();
+                self.reconnect.went_well();
                 self.group = Some(group);
                 self.history = Some(BEGINNING.to_owned());
                 self.claim = (BEGINNING.to_owned(), Instant::now());
                 Ok(())
             }
             Err(error) => {
-                self.backoff.failed(Instant::now());
+                self.reconnect.failed(Instant::now());
                 Err(error)
             }
         }

@@ -25,6 +25,7 @@ use std::time::{Duration, Instant};
 
 use aws_sdk_sqs::Client;
 use aws_sdk_sqs::types::{Message, MessageSystemAttributeName};
+use futures_util::TryFutureExt;
 use tokio::task::JoinHandle;
 
 use self::acks::{AckAction, AckResult};
@@ -33,6 +34,7 @@ use super::{Delivery, Receipt, Settle, Source, SourceError};
 use crate::sink::sqs::client::{SqsError, queue_name};
 use crate::sink::sqs::message::ENTRIES_MAX;
 use crate::sink::sqs::queue::Facts;
+use crate::timeout::bounded;
 
 mod acks;
 mod in_flight;
@@ -116,7 +118,8 @@ impl SqsSource {
             Some(facts) => facts,
             None => {
                 let (client, url) = (&self.client, &self.options.access.url);
-                let facts = self.within(Facts::ask(client, url)).await?;
+                let asked = Facts::ask(client, url).map_err(|error| SourceError::later(error.message));
+                let facts = bounded(self.options.access.timeout, asked, late).await?;
                 for warning in warnings(queue_name(url), &facts) {
                     tracing::warn!(target: "semel::sqs", "{warning}");
                 }
@@ -124,13 +127,6 @@ impl SqsSource {
             }
         };
         Ok(self.facts.insert(facts))
-    }
-
-    async fn within<T>(&self, work: impl Future<Output = Result<T, SqsError>>) -> Result<T, SourceError> {
-        match tokio::time::timeout(self.options.access.timeout, work).await {
-            Ok(done) => done.map_err(|error| SourceError::later(error.message)),
-            Err(_) => Err(SourceError::later("SQS did not answer in time")),
-        }
     }
 
     /// Receives messages into the buffer. Returns how many arrived, and how many were requested.
@@ -163,7 +159,7 @@ impl SqsSource {
         let Some(pending) = &mut self.pending else { return Ok((0, 1)) };
         // The request goes on, and the next call gets its answer.
         let Ok(answer) = tokio::time::timeout(bound, &mut pending.answer).await else {
-            return Err(SourceError::later("SQS did not answer in time"));
+            return Err(late());
         };
         let attempt = std::mem::take(&mut pending.attempt);
         self.pending = None;
@@ -299,6 +295,10 @@ impl Source for SqsSource {
         self.in_flight = InFlight::default();
         released
     }
+}
+
+fn late() -> SourceError {
+    SourceError::later("SQS did not answer in time")
 }
 
 /// Whole seconds, as SQS counts them.

@@ -8,6 +8,7 @@ use sqlx::mysql::{MySqlConnectOptions, MySqlRow};
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection, Either, Executor, MySqlConnection};
 
 use super::error::MysqlError;
+use crate::timeout::bounded;
 
 /// A connection that was idle for longer than this is pinged before it is used: a request sent on a dead connection
 /// would be in doubt without need.
@@ -66,10 +67,8 @@ impl Dial {
             session.set_up().await?;
             Ok(session)
         };
-        match tokio::time::timeout(self.connect_timeout, opening).await {
-            Ok(opened) => opened,
-            Err(_) => Err(MysqlError::Silent(self.connect_timeout.as_millis())),
-        }
+        let late = || MysqlError::Silent(self.connect_timeout.as_millis());
+        bounded(self.connect_timeout, opening, late).await
     }
 }
 
@@ -134,18 +133,12 @@ impl Session {
                     }
                 }
             }
-            Ok::<_, sqlx::Error>(())
+            Ok::<_, MysqlError>(())
         };
         let limit = self.dial.statement_timeout;
-        let trouble = match tokio::time::timeout(limit, execute).await {
-            Ok(Ok(())) => {
-                self.used = Instant::now();
-                return Ok(all);
-            }
-            Ok(Err(error)) => MysqlError::from(error),
-            Err(_) => MysqlError::Silent(limit.as_millis()),
-        };
+        let executed = bounded(limit, execute, || MysqlError::Silent(limit.as_millis())).await;
         self.used = Instant::now();
+        let Err(trouble) = executed else { return Ok(all) };
         self.open = !trouble.needs_new_connection();
         Err(Failed { trouble, done: all.len() })
     }

@@ -17,6 +17,7 @@ use super::options::PostgresOptions;
 use super::probe::Probe;
 use super::statement::Sql;
 use super::tls::Connector;
+use crate::timeout::bounded;
 
 /// How much longer than the server's own timeout we wait for a statement: the server's error says more than ours.
 const GRACE: Duration = Duration::from_secs(2);
@@ -68,12 +69,12 @@ impl Connections {
     /// A connection to a server that accepts writes, and the server's settings.
     pub(crate) async fn session(&self) -> Result<(Session, Probe), PostgresError> {
         let timeout = self.options.connect_timeout;
-        let late = |_| {
+        let late = || {
             PostgresError::TimedOut(format!(
                 "PostgreSQL did not answer within {timeout:?}; check that it runs"
             ))
         };
-        tokio::time::timeout(timeout, self.set_up()).await.map_err(late)?
+        bounded(timeout, self.set_up(), late).await
     }
 
     /// Connects and checks the server. Other callers may wait for this, so all of it is under the timeout.
@@ -272,13 +273,12 @@ impl Session {
         &self,
         work: impl Future<Output = Result<T, PostgresError>>,
     ) -> Result<T, PostgresError> {
-        let late = |_| {
+        let late = || {
             let message =
                 format!("PostgreSQL did not answer within {:?}; check its load and locks", self.timeout);
             PostgresError::TimedOut(message)
         };
-        let sent = tokio::time::timeout(self.timeout, work).await;
-        let answered = sent.map_err(late).and_then(|answered| answered);
+        let answered = bounded(self.timeout, work, late).await;
         if answered.as_ref().is_err_and(PostgresError::loses_connection) {
             self.spent.store(true, Ordering::Relaxed);
         }

@@ -19,6 +19,7 @@ use crate::intent::state::State;
 use crate::store::connect_backoff::ConnectBackoff;
 use crate::store::encoding::{number, state_code};
 use crate::store::{ErrorKind, Fate, Filter, Page, Record, StoreError};
+use crate::timeout::bounded;
 
 /// Bytes of outcomes after which a page ends, however few records it has.
 const PAGE_OUTCOME_BYTES: usize = 16 << 20;
@@ -105,12 +106,12 @@ impl Reader {
     pub(super) async fn lineage(&self) -> Result<PostgresLineage, PostgresError> {
         let session = self.session().await?;
         let timeout = self.connections.options.statement_timeout;
-        let asked = tokio::time::timeout(timeout, PostgresLineage::ask(&session.client)).await;
-        let asked = asked.unwrap_or_else(|_| {
-            Err(PostgresError::TimedOut(format!(
+        let late = || {
+            PostgresError::TimedOut(format!(
                 "PostgreSQL did not return its lineage within {timeout:?}; check its load and locks"
-            )))
-        });
+            ))
+        };
+        let asked = bounded(timeout, PostgresLineage::ask(&session.client), late).await;
         if asked.as_ref().is_err_and(PostgresError::loses_connection) {
             self.discard(&session).await;
         }

@@ -15,6 +15,7 @@ use super::error::Failed;
 use super::options::RedisOptions;
 use super::tls;
 use crate::store::{ErrorKind, Fate, StoreError};
+use crate::timeout::bounded;
 
 /// Connect backoff: pause after a failed connect.
 const RETRY_AFTER: Duration = Duration::from_millis(50);
@@ -169,8 +170,8 @@ impl Cluster {
         F: Future<Output = RedisResult<Value>>,
     {
         let live = self.live(timeout).await?;
-        let asked = tokio::time::timeout(timeout, ask(live.connection)).await;
-        let answer = asked.unwrap_or_else(|_| Err(timed_out())).map_err(Failed::SentToCluster);
+        let asked = bounded(timeout, ask(live.connection), timed_out).await;
+        let answer = asked.map_err(Failed::SentToCluster);
         if answer.as_ref().is_err_and(Failed::spoils_connection) {
             self.forget(live.number);
         }
@@ -196,8 +197,7 @@ impl Cluster {
         {
             return Err(Failed::NotSent(why.clone()));
         }
-        let made = tokio::time::timeout(timeout, self.client.get_async_connection()).await;
-        match made.unwrap_or_else(|_| Err(timed_out())) {
+        match bounded(timeout, self.client.get_async_connection(), timed_out).await {
             Ok(connection) => {
                 let number = self.made.fetch_add(1, Ordering::Relaxed);
                 let live = LiveCluster { connection, number, made_at: Instant::now() };

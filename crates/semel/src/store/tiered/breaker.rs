@@ -3,11 +3,12 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::backoff::Backoff;
+
 /// The breaker opens after this many failures in a row.
 const FAILURES_MAX: u32 = 3;
 /// How long it stays open, at first and at most. Then one request probes the cache, while the others skip it.
-const PAUSE_MIN: Duration = Duration::from_secs(1);
-const PAUSE_MAX: Duration = Duration::from_secs(30);
+const BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
 
 #[derive(Default)]
 pub(super) struct Breaker(Mutex<BreakerState>);
@@ -61,7 +62,7 @@ impl Drop for Permit<'_> {
         state.failures = state.failures.saturating_add(1);
         state.probing = false;
         if state.failures >= FAILURES_MAX {
-            state.pause = (state.pause * 2).clamp(PAUSE_MIN, PAUSE_MAX);
+            state.pause = BACKOFF.next(state.pause);
             state.probe_at = Some(Instant::now() + state.pause);
         }
     }
@@ -79,12 +80,12 @@ mod tests {
             drop(breaker.ask(now).unwrap());
         }
         assert!(breaker.ask(now).is_none(), "the breaker is open");
-        let later = now + PAUSE_MIN * 2;
+        let later = now + BACKOFF.first * 2;
         let probe = breaker.ask(later).unwrap();
         assert!(breaker.ask(later).is_none(), "one probe at a time");
         drop(probe);
         assert!(breaker.ask(later).is_none(), "it stays open longer after each failure");
-        let probe = breaker.ask(later + PAUSE_MIN * 4).unwrap();
+        let probe = breaker.ask(later + BACKOFF.first * 4).unwrap();
         probe.answered();
         let (one, two) = (breaker.ask(now), breaker.ask(now));
         assert!(one.is_some() && two.is_some(), "the breaker is closed");

@@ -47,6 +47,7 @@ use crate::intent::policy::{StoreTime, millis};
 use crate::intent::state::Ruling;
 use crate::observe::{CacheCounters, CacheFill, CacheLook, Metrics};
 use crate::store::protect::Protection;
+use crate::timeout::bounded;
 
 mod breaker;
 mod clock;
@@ -183,17 +184,13 @@ impl<S> Shared<S> {
         request: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, Option<StoreError>> {
         let Some(permit) = self.breaker.ask(Instant::now()) else { return Err(None) };
-        match tokio::time::timeout(limit, request).await {
-            Ok(Ok(answer)) => {
-                permit.answered();
-                Ok(answer)
-            }
-            Ok(Err(error)) => Err(Some(error)),
-            Err(_) => {
-                let message = format!("the cache did not answer within {limit:?}");
-                Err(Some(StoreError::new(ErrorKind::Unavailable, Fate::InDoubt, message)))
-            }
-        }
+        let late = || {
+            let message = format!("the cache did not answer within {limit:?}");
+            StoreError::new(ErrorKind::Unavailable, Fate::InDoubt, message)
+        };
+        let answer = bounded(limit, request, late).await?;
+        permit.answered();
+        Ok(answer)
     }
 
     async fn put(&self, name: &[u8], entry: &[u8], ms: u64) -> Result<bool, Option<StoreError>> {
