@@ -10,7 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 mod identify;
-#[cfg(any(feature = "rabbitmq", feature = "redis"))]
+#[cfg(any(feature = "kafka", feature = "nats", feature = "rabbitmq", feature = "redis"))]
 mod in_flight;
 #[cfg(feature = "kafka")]
 pub mod kafka;

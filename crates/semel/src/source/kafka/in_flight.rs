@@ -1,8 +1,9 @@
-//! Messages in flight, by partition: waiting ones, delivered ones, and nacked ones to deliver again.
+//! Messages in flight, and how far their partitions may be committed.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::HashMap;
 
 use super::contiguous_offsets::ContiguousOffsets;
+use crate::source::in_flight::InFlight;
 use crate::source::{Delivery, Receipt, Settle};
 
 /// A partition of a topic.
@@ -10,20 +11,16 @@ pub(crate) type Part = (String, i32);
 
 /// The assigned partitions, and their messages.
 #[derive(Default)]
-pub(super) struct InFlight {
+pub(super) struct PartsInFlight {
     /// A group without a committed offset begins at the end.
     latest: bool,
     parts: HashMap<Part, ContiguousOffsets>,
-    /// Polled and never delivered.
-    waiting: VecDeque<(Part, i64, Delivery)>,
-    /// Nacked: to be delivered again, before what waits.
-    nacked: BTreeMap<(Part, i64, Receipt), Delivery>,
-    out: HashMap<Receipt, (Part, i64, Delivery)>,
-    lost: Vec<Receipt>,
-    last: u64,
+    /// In the order of their arrival: of one partition that is the order of offsets, unless its log was cut off.
+    messages: InFlight<(u64, Part, i64)>,
+    arrived: u64,
 }
 
-impl InFlight {
+impl PartsInFlight {
     pub(super) fn new(latest: bool) -> Self {
         Self { latest, ..Self::default() }
     }
@@ -37,63 +34,38 @@ impl InFlight {
     /// A partition was revoked: its delivered messages are lost, its waiting ones are dropped.
     pub(super) fn revoked(&mut self, part: &Part) {
         self.parts.remove(part);
-        self.waiting.retain(|(of, ..)| of != part);
-        self.nacked.retain(|(of, ..), _| of != part);
-        let lost = &mut self.lost;
-        self.out.retain(|receipt, (of, ..)| {
-            if of == part {
-                lost.push(*receipt);
-            }
-            of != part
-        });
+        self.messages.lose(|(_, of, _)| of == part);
     }
 
     /// A message arrived. Ignored if its partition is not ours.
     pub(super) fn arrived(&mut self, part: Part, offset: i64, delivery: Delivery) {
         if let Some(offsets) = self.parts.get_mut(&part) {
             offsets.given(offset);
-            self.waiting.push_back((part, offset, delivery));
+            self.arrived += 1;
+            self.messages.arrived((self.arrived, part, offset), delivery, ());
         }
     }
 
     pub(super) fn has_waiting(&self) -> bool {
-        !self.nacked.is_empty() || !self.waiting.is_empty()
+        !self.messages.ready.is_empty()
     }
 
     /// Delivers up to `most`, nacked ones first.
     pub(super) fn give(&mut self, most: usize) -> Vec<Delivery> {
-        let mut given = Vec::new();
-        while given.len() < most {
-            let (part, offset, mut delivery) = match self.nacked.pop_first() {
-                Some(((part, offset, _), delivery)) => (part, offset, delivery),
-                None => match self.waiting.pop_front() {
-                    Some(next) => next,
-                    None => break,
-                },
-            };
-            self.last += 1;
-            delivery.receipt = Receipt(self.last);
-            self.out.insert(delivery.receipt, (part, offset, delivery.clone()));
-            given.push(delivery);
-        }
-        given
+        self.messages.give(most, |_| true)
     }
 
     /// Acks or nacks a message. Does nothing if it was lost.
     pub(super) fn settle(&mut self, receipt: Receipt, settle: Settle) {
-        let Some((part, offset, delivery)) = self.out.remove(&receipt) else { return };
-        match settle {
-            Settle::Ack => {
-                if let Some(offsets) = self.parts.get_mut(&part) {
-                    offsets.done(offset);
-                }
-            }
-            Settle::Nack => drop(self.nacked.insert((part, offset, receipt), delivery)),
+        if let Some((_, part, offset)) = self.messages.settle(receipt, settle)
+            && let Some(offsets) = self.parts.get_mut(&part)
+        {
+            offsets.done(offset);
         }
     }
 
     pub(super) fn lost(&mut self) -> Vec<Receipt> {
-        std::mem::take(&mut self.lost)
+        self.messages.lost()
     }
 
     /// Positions to commit, of these partitions or of all.
@@ -123,8 +95,8 @@ impl InFlight {
 mod tests {
     use super::*;
 
-    fn in_flight(offsets: &[i64]) -> InFlight {
-        let mut in_flight = InFlight::default();
+    fn in_flight(offsets: &[i64]) -> PartsInFlight {
+        let mut in_flight = PartsInFlight::default();
         in_flight.assigned(part(0));
         in_flight.assigned(part(1));
         offsets.iter().for_each(|offset| arrive(&mut in_flight, 0, *offset));
@@ -135,7 +107,7 @@ mod tests {
         ("t".to_owned(), partition)
     }
 
-    fn arrive(in_flight: &mut InFlight, partition: i32, offset: i64) {
+    fn arrive(in_flight: &mut PartsInFlight, partition: i32, offset: i64) {
         let delivery = Delivery::new(Receipt(0), "t", format!("t/{partition}/{offset}"), "");
         in_flight.arrived(part(partition), offset, delivery);
     }

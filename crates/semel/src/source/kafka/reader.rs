@@ -9,7 +9,7 @@ use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode as Code};
 use rdkafka::{Message, Offset, TopicPartitionList};
 
 use super::commit_throttle::CommitThrottle;
-use super::in_flight::{InFlight, Part};
+use super::in_flight::{Part, PartsInFlight};
 use super::options::KafkaSourceOptions;
 use super::paused::Paused;
 use super::{error_class, record};
@@ -20,7 +20,7 @@ const POLL_MAX: Duration = Duration::from_millis(250);
 
 /// State shared with librdkafka's callbacks.
 pub(super) struct Group {
-    in_flight: Mutex<InFlight>,
+    in_flight: Mutex<PartsInFlight>,
     paused: Paused,
     throttle: Mutex<CommitThrottle>,
 }
@@ -46,13 +46,13 @@ impl ConsumerContext for Group {
 impl Group {
     fn new(latest: bool) -> Self {
         Self {
-            in_flight: Mutex::new(InFlight::new(latest)),
+            in_flight: Mutex::new(PartsInFlight::new(latest)),
             paused: Paused::default(),
             throttle: Mutex::default(),
         }
     }
 
-    pub(super) fn in_flight(&self) -> MutexGuard<'_, InFlight> {
+    pub(super) fn in_flight(&self) -> MutexGuard<'_, PartsInFlight> {
         lock(&self.in_flight)
     }
 
@@ -112,7 +112,7 @@ impl Reader {
         Ok(Self { consumer, group, turn, lineage, polled, timeout: options.timeout })
     }
 
-    pub(super) fn in_flight(&self) -> MutexGuard<'_, InFlight> {
+    pub(super) fn in_flight(&self) -> MutexGuard<'_, PartsInFlight> {
         self.group.in_flight()
     }
 

@@ -1,12 +1,12 @@
 use super::*;
 
-fn in_flight(sequences: &[u64], until: Instant) -> InFlight {
-    let mut in_flight = InFlight::default();
+fn in_flight(sequences: &[u64], until: Instant) -> LeasedInFlight {
+    let mut in_flight = LeasedInFlight::default();
     sequences.iter().for_each(|sequence| arrive(&mut in_flight, *sequence, until, false));
     in_flight
 }
 
-fn arrive(in_flight: &mut InFlight, sequence: u64, until: Instant, ahead: bool) {
+fn arrive(in_flight: &mut LeasedInFlight, sequence: u64, until: Instant, ahead: bool) {
     let mut delivery = Delivery::new(Receipt(0), "s", sequence.to_string(), "");
     delivery.deliveries = Some(1);
     in_flight.arrived(sequence, delivery, Subject::from(format!("ack.{sequence}")), until, ahead);
@@ -16,7 +16,7 @@ fn positions(given: &[Delivery]) -> Vec<&str> {
     given.iter().map(|delivery| delivery.place.as_str()).collect()
 }
 
-fn returned(in_flight: &mut InFlight) -> Vec<String> {
+fn returned(in_flight: &mut LeasedInFlight) -> Vec<String> {
     let mut all = Vec::new();
     while let Some(reply) = in_flight.next_returned() {
         in_flight.is_returned();
@@ -96,7 +96,7 @@ fn what_comes_again_from_the_server_replaces_what_we_had() {
 
 #[test]
 fn what_is_ahead_of_others_is_held_back() {
-    let mut in_flight = InFlight::default();
+    let mut in_flight = LeasedInFlight::default();
     arrive(&mut in_flight, 5, later(), true);
     arrive(&mut in_flight, 2, later(), false);
     assert_eq!(positions(&in_flight.give(10)), ["2"]);

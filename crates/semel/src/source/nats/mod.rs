@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 use futures_util::FutureExt;
 
 use self::connection::{Arrival, Connection};
-use self::in_flight::{InFlight, first_lease, lease, renew_after};
+use self::in_flight::{LeasedInFlight, first_lease, lease, renew_after};
 use super::{Delivery, Receipt, Settle, Source, SourceError};
 
 mod connection;
@@ -55,7 +55,7 @@ const NEXT: Duration = Duration::from_millis(2);
 pub struct NatsSource {
     options: NatsSourceOptions,
     connection: Option<Connection>,
-    in_flight: InFlight,
+    in_flight: LeasedInFlight,
     /// Another reader may have earlier messages: new ones are held back.
     holding_back: bool,
     /// The consumer's setting, once it is known.
@@ -75,7 +75,7 @@ impl NatsSource {
         Self {
             options,
             connection: None,
-            in_flight: InFlight::default(),
+            in_flight: LeasedInFlight::default(),
             holding_back: true,
             ack_wait: None,
             lineage: None,

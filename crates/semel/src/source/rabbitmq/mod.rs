@@ -148,10 +148,10 @@ impl RabbitmqSource {
 
     /// Takes in available messages. Waits only for the first.
     async fn take_in(&mut self, most: usize, until: Instant) {
-        while self.in_flight.ready() < most {
+        while self.in_flight.ready.len() < most {
             let Some(connection) = &mut self.connection else { return };
             let next = connection.consumer.next();
-            let message = match self.in_flight.ready() {
+            let message = match self.in_flight.ready.len() {
                 0 => timeout_at(until.into(), next).await.ok(),
                 _ => next.now_or_never(),
             };
@@ -161,7 +161,7 @@ impl RabbitmqSource {
                     let (tag, options) = (message.delivery_tag, &self.options);
                     let delivery =
                         message::delivery(message, &options.queue, &connection.name, &options.key_by);
-                    self.in_flight.arrived(tag, delivery);
+                    self.in_flight.arrived(tag, delivery, ());
                 }
                 Some(Some(Err(error))) => self.disconnected(error),
                 Some(None) => self.disconnected("the consumer was cancelled; check that the queue exists"),
@@ -191,7 +191,7 @@ impl Source for RabbitmqSource {
         self.take_in(most, until).await;
         match self.down.take() {
             Some(down) => Err(down),
-            None => Ok(self.in_flight.give(most)),
+            None => Ok(self.in_flight.give(most, |_| true)),
         }
     }
 

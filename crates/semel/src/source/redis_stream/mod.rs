@@ -199,7 +199,7 @@ impl RedisStreamSource {
                 continue;
             };
             let count = counts.iter().find(|(of, _)| *of == id).map_or(1, |(_, count)| *count);
-            self.in_flight.arrived(id, entries::delivery(id, fields, Some(count), &self.options));
+            self.in_flight.arrived(id, entries::delivery(id, fields, Some(count), &self.options), ());
         }
         self.count_trimmed(&gone);
         self.done.extend(gone);
@@ -226,7 +226,7 @@ impl RedisStreamSource {
     /// Reads our own pending entries: those we had before a crash, and those of a lost answer.
     async fn take_history(&mut self, most: usize) -> Result<(), Failed> {
         while let Some(behind) = self.history.clone() {
-            if self.in_flight.ready() >= most {
+            if self.in_flight.ready.len() >= most {
                 return Ok(());
             }
             let Some(group) = &mut self.group else { return Ok(()) };
@@ -240,12 +240,12 @@ impl RedisStreamSource {
 
     /// Claims the entries of crashed consumers, one pass over the group.
     async fn take_claims(&mut self, most: usize) -> Result<(), Failed> {
-        while self.claim.1 <= Instant::now() && self.in_flight.ready() < most {
+        while self.claim.1 <= Instant::now() && self.in_flight.ready.len() < most {
             let Some(group) = &mut self.group else { return Ok(()) };
             // If the answer is lost, the claimed entries are ours all the same.
             self.history = Some(BEGINNING.to_owned());
             let (next, received, trimmed) = group
-                .claim(&self.options, &self.claim.0, (most - self.in_flight.ready()).min(READ_MAX))
+                .claim(&self.options, &self.claim.0, (most - self.in_flight.ready.len()).min(READ_MAX))
                 .await?;
             let counts = self.counts(&received).await?;
             self.take_trimmed(trimmed);
@@ -260,7 +260,7 @@ impl RedisStreamSource {
     }
 
     async fn take_new(&mut self, most: usize, until: Instant) -> Result<(), Failed> {
-        let ready = self.in_flight.ready();
+        let ready = self.in_flight.ready.len();
         if ready >= most || self.claim.1 <= Instant::now() {
             return Ok(());
         }
@@ -281,7 +281,7 @@ impl RedisStreamSource {
             self.take_history(most).await?;
             self.take_claims(most).await?;
             self.take_new(most, until).await?;
-            if self.in_flight.ready() > 0 || Instant::now() >= until {
+            if !self.in_flight.ready.is_empty() || Instant::now() >= until {
                 return Ok(());
             }
         }
@@ -302,7 +302,7 @@ impl Source for RedisStreamSource {
         {
             return Err(self.failed(failed));
         }
-        Ok(self.in_flight.give(most))
+        Ok(self.in_flight.give(most, |_| true))
     }
 
     async fn settle(&mut self, settled: &[(Receipt, Settle)]) -> Result<(), SourceError> {
