@@ -17,14 +17,18 @@ const LONGER: &[(&str, &str)] =
 
 /// What a folder of the library must not import: imports go one way (docs/ARCHITECTURE.md).
 const IMPORTS: &[(&str, &[&str])] = &[
-    ("intent", &["store", "guard", "http", "tx", "outbox", "relay", "sink", "source", "inbox", "recover"]),
-    ("store", &["guard", "http", "relay", "sink", "source", "inbox", "recover"]),
-    ("guard", &["http", "tx", "outbox", "relay", "sink", "source", "inbox", "recover"]),
-    ("tx", &["http", "outbox", "relay", "sink", "source", "inbox", "recover"]),
-    ("outbox", &["guard", "http", "relay", "sink", "source", "inbox", "recover"]),
+    (
+        "intent",
+        &["store", "guard", "http", "tx", "outbox", "relay", "sink", "source", "broker", "inbox", "recover"],
+    ),
+    ("store", &["guard", "http", "relay", "sink", "source", "broker", "inbox", "recover"]),
+    ("guard", &["http", "tx", "outbox", "relay", "sink", "source", "broker", "inbox", "recover"]),
+    ("tx", &["http", "outbox", "relay", "sink", "source", "broker", "inbox", "recover"]),
+    ("outbox", &["guard", "http", "relay", "sink", "source", "broker", "inbox", "recover"]),
     ("sink", &["guard", "http", "tx", "relay", "inbox", "recover"]),
     ("source", &["guard", "http", "tx", "relay", "recover"]),
-    ("relay", &["guard", "http", "source", "inbox", "recover"]),
+    ("broker", &["guard", "http", "tx", "relay", "inbox", "recover"]),
+    ("relay", &["guard", "http", "source", "broker", "inbox", "recover"]),
 ];
 
 /// Everything that is wrong, one line each.

@@ -66,6 +66,8 @@
 #[doc(hidden)]
 pub mod attribute;
 mod backoff;
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
+mod broker;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 pub mod crash;

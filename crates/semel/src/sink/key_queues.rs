@@ -10,15 +10,15 @@ use super::publish_results::{PublishResults, held_back};
 use crate::outbox::Event;
 
 /// Most events in flight at once.
-pub(super) const ROUND_EVENTS_MAX: usize = 512;
+pub(crate) const ROUND_EVENTS_MAX: usize = 512;
 
 /// The events still to be sent, one queue per key.
-pub(super) struct KeyQueues {
+pub(crate) struct KeyQueues {
     queues: VecDeque<VecDeque<usize>>,
 }
 
 impl KeyQueues {
-    pub(super) fn of(events: &[Arc<Event>]) -> Self {
+    pub(crate) fn of(events: &[Arc<Event>]) -> Self {
         let mut queues: VecDeque<VecDeque<usize>> = VecDeque::new();
         let mut by_key = HashMap::new();
         for (n, event) in events.iter().enumerate() {
@@ -38,7 +38,7 @@ impl KeyQueues {
 
     /// The next events that may be in flight together; empty when every event has a result. If the last event of a
     /// queue was not confirmed, the rest of the queue fails here.
-    pub(super) fn next(&mut self, answers: &mut PublishResults<'_>) -> Vec<usize> {
+    pub(crate) fn next(&mut self, answers: &mut PublishResults<'_>) -> Vec<usize> {
         let mut round = Vec::new();
         for _ in 0..self.queues.len() {
             if round.len() == ROUND_EVENTS_MAX {

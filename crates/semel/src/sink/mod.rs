@@ -12,12 +12,8 @@ use uuid::Uuid;
 use crate::outbox::Event;
 
 pub mod headers;
-#[cfg(feature = "kafka")]
-pub mod kafka;
 #[cfg(any(feature = "nats", feature = "rabbitmq", feature = "sqs", feature = "webhook"))]
-mod key_queues;
-#[cfg(feature = "nats")]
-pub mod nats;
+pub(crate) mod key_queues;
 #[cfg(any(
     feature = "kafka",
     feature = "nats",
@@ -28,17 +24,22 @@ pub mod nats;
 ))]
 // No sink uses all of it.
 #[cfg_attr(not(all(feature = "kafka", feature = "redis")), allow(dead_code))]
-mod publish_results;
-#[cfg(feature = "rabbitmq")]
-pub mod rabbitmq;
-#[cfg(feature = "redis")]
-pub mod redis_stream;
+pub(crate) mod publish_results;
 #[cfg(any(feature = "nats", feature = "sqs"))]
-mod repeats;
-#[cfg(feature = "sqs")]
-pub mod sqs;
+pub(crate) mod repeats;
 #[cfg(feature = "webhook")]
 pub mod webhook;
+
+#[cfg(feature = "kafka")]
+pub use crate::broker::kafka::sink as kafka;
+#[cfg(feature = "nats")]
+pub use crate::broker::nats::sink as nats;
+#[cfg(feature = "rabbitmq")]
+pub use crate::broker::rabbitmq::sink as rabbitmq;
+#[cfg(feature = "redis")]
+pub use crate::broker::redis_stream::sink as redis_stream;
+#[cfg(feature = "sqs")]
+pub use crate::broker::sqs::sink as sqs;
 
 /// Publishes events to a broker.
 ///

@@ -7,7 +7,7 @@ use super::{Published, SinkError};
 use crate::outbox::Event;
 
 /// Collects results. The first result of an event counts.
-pub(super) struct PublishResults<'a> {
+pub(crate) struct PublishResults<'a> {
     events: &'a [Arc<Event>],
     results: Vec<Option<Published>>,
     /// The first event of each key, by topic and key, that is not confirmed.
@@ -15,12 +15,12 @@ pub(super) struct PublishResults<'a> {
 }
 
 impl<'a> PublishResults<'a> {
-    pub(super) fn to(events: &'a [Arc<Event>]) -> Self {
+    pub(crate) fn to(events: &'a [Arc<Event>]) -> Self {
         Self { events, results: vec![None; events.len()], held: HashMap::new() }
     }
 
     /// Sets the result of the `n`th event. If it is not confirmed, later events with the same key are held back.
-    pub(super) fn set(&mut self, n: usize, answer: Published) {
+    pub(crate) fn set(&mut self, n: usize, answer: Published) {
         if answer != Published::Confirmed
             && let Some(key) = self.events[n].ordered_by()
         {
@@ -31,7 +31,7 @@ impl<'a> PublishResults<'a> {
     }
 
     /// Whether the `n`th event has to wait for an earlier one.
-    pub(super) fn is_held(&self, n: usize) -> bool {
+    pub(crate) fn is_held(&self, n: usize) -> bool {
         let event = &self.events[n];
         !self.held.is_empty()
             && event
@@ -41,12 +41,12 @@ impl<'a> PublishResults<'a> {
     }
 
     /// Whether the `n`th event is confirmed.
-    pub(super) fn is_confirmed(&self, n: usize) -> bool {
+    pub(crate) fn is_confirmed(&self, n: usize) -> bool {
         self.results[n] == Some(Published::Confirmed)
     }
 
     /// One result per event. A missing result counts as in doubt.
-    pub(super) fn finish(self) -> Vec<Published> {
+    pub(crate) fn finish(self) -> Vec<Published> {
         let in_doubt =
             || Published::Failed(SinkError::maybe_published("the broker returned no result for the event"));
         self.results.into_iter().map(|answer| answer.unwrap_or_else(in_doubt)).collect()
@@ -54,13 +54,13 @@ impl<'a> PublishResults<'a> {
 }
 
 /// The result of an event that was not sent because an earlier one was not confirmed.
-pub(super) fn held_back() -> Published {
+pub(crate) fn held_back() -> Published {
     let message = "not sent, because an earlier event with the same key was not confirmed";
     Published::Failed(SinkError::not_published(message))
 }
 
 /// The result of an event that the broker accepted although an earlier one was not confirmed.
-pub(super) fn overtaken() -> Published {
+pub(crate) fn overtaken() -> Published {
     let message = "the broker accepted it although an earlier event with the same key was not confirmed";
     Published::Failed(SinkError::maybe_published(message))
 }

@@ -8,7 +8,7 @@ use crate::outbox::Event;
 
 /// The event's id, a dot, and the SHA-256 of its topic as hexadecimal digits: two topics may share an id, and a topic
 /// may have more and other characters than a broker accepts here. 101 characters; SQS accepts 128.
-pub(super) fn deduplication_id(event: &Event) -> String {
+pub(crate) fn deduplication_id(event: &Event) -> String {
     let digest = Sha256::digest(event.topic());
     digest.iter().fold(format!("{}.", event.id()), |mut text, byte| {
         let _ = write!(text, "{byte:02x}");

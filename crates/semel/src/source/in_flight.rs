@@ -8,11 +8,11 @@ use std::collections::BTreeMap;
 use super::{Delivery, Receipt, Settle};
 
 /// Messages by their positions, in the broker's order. `T` is what else a broker needs to know of one.
-pub(super) struct InFlight<P, T = ()> {
+pub(crate) struct InFlight<P, T = ()> {
     /// To be delivered, for the first time or again.
-    pub(super) ready: BTreeMap<P, (Delivery, T)>,
+    pub(crate) ready: BTreeMap<P, (Delivery, T)>,
     /// Delivered, and not acked.
-    pub(super) out: BTreeMap<Receipt, (P, (Delivery, T))>,
+    pub(crate) out: BTreeMap<Receipt, (P, (Delivery, T))>,
     lost: Vec<Receipt>,
     last: u64,
 }
@@ -25,12 +25,12 @@ impl<P, T> Default for InFlight<P, T> {
 
 impl<P: Ord, T> InFlight<P, T> {
     /// A message arrived.
-    pub(super) fn arrived(&mut self, position: P, delivery: Delivery, with: T) {
+    pub(crate) fn arrived(&mut self, position: P, delivery: Delivery, with: T) {
         self.ready.insert(position, (delivery, with));
     }
 
     /// Delivers up to `most`, in the broker's order, up to the first position that may not be delivered.
-    pub(super) fn give(&mut self, most: usize, may: impl Fn(&P) -> bool) -> Vec<Delivery> {
+    pub(crate) fn give(&mut self, most: usize, may: impl Fn(&P) -> bool) -> Vec<Delivery> {
         let mut given = Vec::new();
         while given.len() < most
             && let Some(next) = self.ready.first_entry().filter(|next| may(next.key()))
@@ -45,7 +45,7 @@ impl<P: Ord, T> InFlight<P, T> {
     }
 
     /// Acks or nacks a message. Returns its position if the broker has to get an ack; `None` also if it was lost.
-    pub(super) fn settle(&mut self, receipt: Receipt, settle: Settle) -> Option<P> {
+    pub(crate) fn settle(&mut self, receipt: Receipt, settle: Settle) -> Option<P> {
         let (position, (mut delivery, with)) = self.out.remove(&receipt)?;
         match settle {
             Settle::Ack => Some(position),
@@ -59,24 +59,24 @@ impl<P: Ord, T> InFlight<P, T> {
 
     /// The positions of everything that is not acked.
     #[cfg(any(test, feature = "rabbitmq", feature = "redis"))]
-    pub(super) fn open(&self) -> impl Iterator<Item = &P> {
+    pub(crate) fn open(&self) -> impl Iterator<Item = &P> {
         self.ready.keys().chain(self.out.values().map(|(position, _)| position))
     }
 
     /// Drops messages that are no longer ours.
-    pub(super) fn lose(&mut self, is_lost: impl Fn(&P) -> bool) {
+    pub(crate) fn lose(&mut self, is_lost: impl Fn(&P) -> bool) {
         self.ready.retain(|position, _| !is_lost(position));
         self.lose_delivered(is_lost);
     }
 
     /// Drops delivered messages that are no longer ours.
-    pub(super) fn lose_delivered(&mut self, is_lost: impl Fn(&P) -> bool) {
+    pub(crate) fn lose_delivered(&mut self, is_lost: impl Fn(&P) -> bool) {
         let lost = self.out.extract_if(.., |_, (position, _)| is_lost(position));
         self.lost.extend(lost.map(|(receipt, _)| receipt));
     }
 
     /// Receipts lost since the last call.
-    pub(super) fn lost(&mut self) -> Vec<Receipt> {
+    pub(crate) fn lost(&mut self) -> Vec<Receipt> {
         std::mem::take(&mut self.lost)
     }
 }

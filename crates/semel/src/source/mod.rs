@@ -11,21 +11,21 @@ use bytes::Bytes;
 
 mod identify;
 #[cfg(any(feature = "kafka", feature = "nats", feature = "rabbitmq", feature = "redis"))]
-mod in_flight;
-#[cfg(feature = "kafka")]
-pub mod kafka;
+pub(crate) mod in_flight;
 pub mod memory;
-#[cfg(feature = "nats")]
-pub mod nats;
-#[cfg(feature = "rabbitmq")]
-pub mod rabbitmq;
 #[cfg(any(feature = "rabbitmq", feature = "redis"))]
-mod reconnect;
-#[cfg(feature = "redis")]
-pub mod redis_stream;
-#[cfg(feature = "sqs")]
-pub mod sqs;
+pub(crate) mod reconnect;
 
+#[cfg(feature = "kafka")]
+pub use crate::broker::kafka::source as kafka;
+#[cfg(feature = "nats")]
+pub use crate::broker::nats::source as nats;
+#[cfg(feature = "rabbitmq")]
+pub use crate::broker::rabbitmq::source as rabbitmq;
+#[cfg(feature = "redis")]
+pub use crate::broker::redis_stream::source as redis_stream;
+#[cfg(feature = "sqs")]
+pub use crate::broker::sqs::source as sqs;
 pub use identify::{Identify, MissingIdentity};
 
 /// Receives messages from a broker, and acks or nacks them.

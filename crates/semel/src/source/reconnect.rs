@@ -8,7 +8,7 @@ const BACKOFF: Backoff = Backoff::new(Duration::from_millis(100), Duration::from
 
 /// When to connect again. Each failure in a row doubles what jitter left of the last pause.
 #[derive(Default)]
-pub(super) struct Reconnect {
+pub(crate) struct Reconnect {
     pause: Duration,
     /// Earliest time of the next attempt.
     at: Option<Instant>,
@@ -16,18 +16,18 @@ pub(super) struct Reconnect {
 
 impl Reconnect {
     /// Waits for the next attempt. `false`: it is later than `until`.
-    pub(super) async fn wait(&self, until: Instant) -> bool {
+    pub(crate) async fn wait(&self, until: Instant) -> bool {
         let Some(at) = self.at.filter(|at| *at > Instant::now()) else { return true };
         tokio::time::sleep_until(at.min(until).into()).await;
         at <= until
     }
 
-    pub(super) fn failed(&mut self, now: Instant) {
+    pub(crate) fn failed(&mut self, now: Instant) {
         self.pause = BACKOFF.jittered(BACKOFF.next(self.pause));
         self.at = Some(now + self.pause);
     }
 
-    pub(super) fn went_well(&mut self) {
+    pub(crate) fn went_well(&mut self) {
         *self = Self::default();
     }
 }

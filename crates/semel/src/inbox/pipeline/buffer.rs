@@ -5,7 +5,7 @@ use std::mem;
 use std::sync::Arc;
 
 use super::message::Input;
-use crate::source::kafka::Part;
+use crate::broker::kafka::source::Part;
 
 /// The assigned partitions and their messages, by arrival, and so in the order of each partition. The first ones are
 /// tried; others may arrive meanwhile.

@@ -9,8 +9,8 @@ use rdkafka::message::{Header, Headers, OwnedHeaders, OwnedMessage};
 use rdkafka::producer::BaseRecord;
 
 use super::super::consumer::Message;
-use crate::sink::kafka::producer::{Batch, Record, Ticket};
-use crate::source::kafka::{Part, record};
+use crate::broker::kafka::producer::{Batch, Record, Ticket};
+use crate::broker::kafka::source::{Part, record};
 use crate::source::{Identify, MissingIdentity};
 
 /// Header in the dead-letter topic: why the message is there.

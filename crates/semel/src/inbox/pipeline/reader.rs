@@ -9,10 +9,10 @@ use rdkafka::error::KafkaResult;
 
 use super::buffer::Buffer;
 use super::message::Input;
+use crate::broker::kafka::source::paused::Paused;
+use crate::broker::kafka::source::reader::parts_of;
+use crate::broker::kafka::source::{KafkaSourceOptions, error_class};
 use crate::source::SourceError;
-use crate::source::kafka::paused::Paused;
-use crate::source::kafka::reader::parts_of;
-use crate::source::kafka::{KafkaSourceOptions, error_class};
 
 /// Longest single poll: a wait that is no longer wanted ends within it.
 const POLL_MAX: Duration = Duration::from_millis(250);

@@ -14,14 +14,14 @@ use super::reader::Full;
 use super::startup::{self, Open};
 use super::transaction::{Engine, Transacted};
 use super::transform::Transform;
+use crate::broker::kafka::producer::KafkaProducer;
+use crate::broker::kafka::sink::KafkaOptions;
+use crate::broker::kafka::source::{KafkaSourceOptions, shutdown};
 use crate::crash;
 use crate::inbox::consumer::call::{Called, call};
 use crate::inbox::consumer::{ConsumerStopHandle, HandlerError};
 use crate::sink::SinkError;
-use crate::sink::kafka::KafkaOptions;
-use crate::sink::kafka::producer::KafkaProducer;
 use crate::source::SourceError;
-use crate::source::kafka::{KafkaSourceOptions, shutdown};
 use crate::stop::{self, asked_to_stop};
 
 /// How long to wait for messages in one turn, when there is nothing else to do.

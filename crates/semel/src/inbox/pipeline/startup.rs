@@ -7,9 +7,9 @@ use std::thread;
 use tokio::sync::oneshot;
 
 use super::transaction::Engine;
+use crate::broker::kafka::sink::KafkaOptions;
+use crate::broker::kafka::source::{KafkaSourceOptions, shutdown};
 use crate::sink::SinkError;
-use crate::sink::kafka::KafkaOptions;
-use crate::source::kafka::{KafkaSourceOptions, shutdown};
 
 /// The engine, if it is open. When dropped, it is closed in another thread.
 #[derive(Default)]

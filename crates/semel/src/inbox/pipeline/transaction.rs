@@ -19,15 +19,16 @@ use rdkafka::producer::Producer;
 use super::buffer;
 use super::message::{Input, Output};
 use super::reader::Reader;
+use crate::broker::kafka::producer::{Batch, Report, is_librdkafkas};
+use crate::broker::kafka::producer_pair::ProducerPair;
+use crate::broker::kafka::sink::error_class::{self, ErrorClass};
+use crate::broker::kafka::sink::{KafkaOptions, is_unknown_topic};
+use crate::broker::kafka::source::KafkaSourceOptions;
+use crate::broker::kafka::source::reader::list;
+use crate::broker::kafka::transaction_steps::{Failed, TransactionSteps, left};
+use crate::broker::kafka::version;
 use crate::crash;
 use crate::sink::SinkError;
-use crate::sink::kafka::error_class::{self, ErrorClass};
-use crate::sink::kafka::producer::{Batch, Report, is_librdkafkas};
-use crate::sink::kafka::producer_pair::ProducerPair;
-use crate::sink::kafka::transaction_steps::{Failed, TransactionSteps, left};
-use crate::sink::kafka::{KafkaOptions, is_unknown_topic, version};
-use crate::source::kafka::KafkaSourceOptions;
-use crate::source::kafka::reader::list;
 
 /// The result of a transaction.
 pub(super) enum Transacted {
