@@ -4,6 +4,7 @@
 //! - [`proxy`]: a TCP proxy that cuts, delays, hangs and drops answers.
 //! - [`child`]: a child process that is stopped or killed at a named crash point.
 //! - [`ledger`]: an append-and-fsync file that counts how often an effect really happened.
+//! - [`openmetrics`]: what a metrics document promises, without its values.
 //! - [`python`]: a private Python with packages, for third-party clients.
 //! - [`scratch`]: directories in memory.
 //! - [`seed`]: randomness that can be replayed.
@@ -14,6 +15,7 @@
 pub mod certificates;
 pub mod child;
 pub mod ledger;
+pub mod openmetrics;
 pub mod proxy;
 pub mod python;
 pub mod scratch;

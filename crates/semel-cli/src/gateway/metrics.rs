@@ -149,3 +149,25 @@ impl Drop for Connected {
         self.0.dec();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use testkit::openmetrics::listing;
+
+    use super::*;
+
+    #[test]
+    fn names_types_labels_and_help_are_as_listed() {
+        let counted = Counted::new();
+        counted.request("status");
+        counted.wire_refused(Refusal::Malformed);
+        counted.timed_out("idle");
+        counted.upstream_failed("unknown");
+        counted.authorize("allowed");
+        counted.limited("attempts");
+        counted.shadow("pay", "run");
+        let _connected = counted.connection();
+        let guard = semel::observe::Metrics::new();
+        assert_eq!(listing(&counted.render_after(&guard.render())), include_str!("metrics.txt"));
+    }
+}

@@ -477,7 +477,17 @@ impl Drop for Running {
 
 #[cfg(test)]
 mod tests {
+    use testkit::openmetrics::listing;
+
     use super::*;
+
+    #[test]
+    fn names_types_labels_and_help_are_as_listed() {
+        let metrics = Metrics::new();
+        metrics.operation(&Operation::new("pay").unwrap()).held(1, 1);
+        metrics.webhook("stripe");
+        assert_eq!(listing(&metrics.render()), include_str!("listings/guard.txt"));
+    }
 
     #[test]
     fn counts_appear_under_the_promised_names() {

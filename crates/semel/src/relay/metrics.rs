@@ -264,7 +264,17 @@ fn oldest(lag: &Lag, asked_ago: Duration) -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use testkit::openmetrics::listing;
+
     use super::*;
+
+    #[test]
+    fn names_types_labels_and_help_are_as_listed() {
+        let metrics = RelayMetrics::new();
+        metrics.succeeded();
+        metrics.sampled(Lag { epoch: Some(1), bytes: Some(1), ..Lag::default() });
+        assert_eq!(listing(&metrics.render()), include_str!("../observe/listings/relay.txt"));
+    }
 
     fn has(metrics: &RelayMetrics, line: &str) -> bool {
         metrics.render().lines().any(|have| have == line)

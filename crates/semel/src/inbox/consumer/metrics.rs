@@ -293,7 +293,18 @@ pub(super) fn record(span: &tracing::Span, error: Option<&HandlerError>) {
 
 #[cfg(test)]
 mod tests {
+    use testkit::openmetrics::listing;
+
     use super::*;
+
+    #[test]
+    fn names_types_labels_and_help_are_as_listed() {
+        let metrics = ConsumerMetrics::new();
+        metrics.holds(1, None);
+        metrics.keeps(Duration::from_secs(1), Some(Duration::from_secs(1)));
+        metrics.turned();
+        assert_eq!(listing(&metrics.render()), include_str!("../../observe/listings/consumer.txt"));
+    }
 
     fn has(metrics: &ConsumerMetrics, line: &str) -> bool {
         metrics.render().lines().any(|have| have == line)
