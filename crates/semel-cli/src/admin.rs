@@ -14,8 +14,9 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use semel::observe::{self, Registry};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 
 use crate::failure::Failed;
 
@@ -33,8 +34,8 @@ pub(crate) trait Pages: Clone + Send + Sync + 'static {
     /// Whether the command is working, and if not, why.
     fn ready(&self) -> impl Future<Output = Result<(), String>> + Send;
 
-    /// The metrics, in the OpenMetrics text format.
-    fn metrics(&self) -> String;
+    /// Registers the metrics to serve.
+    fn register(&self, registry: &mut Registry);
 
     /// Further JSON documents.
     fn documents(&self) -> &'static [Document] {
@@ -58,16 +59,16 @@ pub(crate) async fn bind(what: &str, address: SocketAddr) -> Result<TcpListener,
     bound.map_err(|error| Failed::not_done(format!("cannot listen on {address} ({what}): {error}")))
 }
 
-/// Answers until the process ends.
-pub(crate) async fn listen(listener: TcpListener, pages: impl Pages) {
+/// Answers until the process ends. A command that is `stopping` is not ready.
+pub(crate) async fn listen(listener: TcpListener, pages: impl Pages, stopping: watch::Receiver<bool>) {
     let permits = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     loop {
         let Ok(permit) = Arc::clone(&permits).acquire_owned().await else { return };
         match listener.accept().await {
             Ok((stream, _)) => {
-                let pages = pages.clone();
+                let serving = serve(stream, pages.clone(), stopping.clone());
                 tokio::spawn(async move {
-                    let _ = tokio::time::timeout(CONNECTION_TIME_MAX, serve(stream, pages)).await;
+                    let _ = tokio::time::timeout(CONNECTION_TIME_MAX, serving).await;
                     drop(permit);
                 });
             }
@@ -79,17 +80,17 @@ pub(crate) async fn listen(listener: TcpListener, pages: impl Pages) {
     }
 }
 
-async fn serve(stream: TcpStream, pages: impl Pages) -> hyper::Result<()> {
+async fn serve(stream: TcpStream, pages: impl Pages, stopping: watch::Receiver<bool>) -> hyper::Result<()> {
     let respond = service_fn(move |request: Request<Incoming>| {
-        let pages = pages.clone();
-        async move { Ok::<_, Infallible>(answer(&pages, &request).await.map(Full::new)) }
+        let (pages, stopping) = (pages.clone(), *stopping.borrow());
+        async move { Ok::<_, Infallible>(answer(&pages, &request, stopping).await.map(Full::new)) }
     });
     let mut builder = http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(HEADER_READ);
     builder.serve_connection(TokioIo::new(stream), respond).await
 }
 
-async fn answer(pages: &impl Pages, request: &Request<Incoming>) -> Response<Bytes> {
+async fn answer(pages: &impl Pages, request: &Request<Incoming>, stopping: bool) -> Response<Bytes> {
     const TEXT: &str = "text/plain; charset=utf-8";
     const METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     if request.method() != Method::GET && request.method() != Method::HEAD {
@@ -99,11 +100,12 @@ async fn answer(pages: &impl Pages, request: &Request<Incoming>) -> Response<Byt
     }
     match request.uri().path() {
         "/healthz" => of(StatusCode::OK, TEXT, "ok\n"),
+        "/readyz" if stopping => of(StatusCode::SERVICE_UNAVAILABLE, TEXT, "stopping\n"),
         "/readyz" => match pages.ready().await {
             Ok(()) => of(StatusCode::OK, TEXT, "ready\n"),
             Err(why) => of(StatusCode::SERVICE_UNAVAILABLE, TEXT, format!("{why}\n")),
         },
-        "/metrics" => of(StatusCode::OK, METRICS, pages.metrics()),
+        "/metrics" => of(StatusCode::OK, METRICS, observe::render(|registry| pages.register(registry))),
         path => match pages.documents().iter().find(|(at, _)| *at == path) {
             Some((_, document)) => of(StatusCode::OK, "application/json", document()),
             None => {

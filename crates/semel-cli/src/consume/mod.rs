@@ -77,8 +77,8 @@ pub(crate) async fn run(cli: &Cli, args: &Consume) -> Result<(), Failed> {
         admin = Some(listener.local_addr()?.to_string());
         let patience = args.admin.patience();
         let (metrics, guard) = (metrics.clone(), guard.clone());
-        let ours = admin::Admin { metrics, guard, patience, stopping: stopped };
-        tokio::spawn(crate::admin::listen(listener, ours));
+        let ours = admin::Admin { metrics, guard, patience };
+        tokio::spawn(crate::admin::listen(listener, ours, stopped));
     }
     let (source, into) = (without_password(&args.from), without_password(&args.to));
     if cli.json {

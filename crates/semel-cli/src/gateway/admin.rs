@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use semel::observe::Registry;
 use semel::store::{AnyStore, Store};
 use semel::{Guard, IntentId};
-use tokio::sync::watch;
 
 use super::metrics::Counted;
 use super::openapi;
@@ -18,15 +18,11 @@ const READY_TIME_MAX: Duration = Duration::from_secs(2);
 pub(super) struct Admin {
     pub(super) guard: Guard<AnyStore>,
     pub(super) counted: Counted,
-    pub(super) stopping: watch::Receiver<bool>,
 }
 
 impl Pages for Admin {
-    /// Ready for requests: the store answers, and the gateway is not stopping.
+    /// Ready for requests: the store answers.
     async fn ready(&self) -> Result<(), String> {
-        if *self.stopping.borrow() {
-            return Err("stopping".to_owned());
-        }
         // An id that no intent has: a real read that finds nothing.
         let unused: IntentId = "0".repeat(64).parse().map_err(|_| "no id")?;
         match tokio::time::timeout(READY_TIME_MAX, self.guard.store().get(unused)).await {
@@ -36,8 +32,10 @@ impl Pages for Admin {
         }
     }
 
-    fn metrics(&self) -> String {
-        self.counted.render_after(&self.guard.metrics().render())
+    /// The guard's metrics, then the gateway's own.
+    fn register(&self, registry: &mut Registry) {
+        self.guard.metrics().register(registry);
+        self.counted.register(registry);
     }
 
     fn documents(&self) -> &'static [Document] {

@@ -2,11 +2,7 @@
 
 use std::sync::Arc;
 
-use prometheus_client::encoding::{EncodeLabelSet, text};
-use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::registry::Registry;
+use semel::observe::{Counter, Gauge, GaugeGuard, Labelled, MetricSet, Registry, names};
 
 use super::smuggling::Refusal;
 
@@ -19,134 +15,97 @@ const AUTHORIZE: &str = "semel_gateway_authorize";
 const LIMITED: &str = "semel_gateway_limited";
 const SHADOW: &str = "semel_gateway_shadow";
 
-#[derive(Clone, Hash, PartialEq, Eq, Debug, EncodeLabelSet)]
-struct By {
-    kind: &'static str,
-}
-
-#[derive(Clone, Hash, PartialEq, Eq, Debug, EncodeLabelSet)]
-struct ByVerdict {
-    operation: String,
-    verdict: &'static str,
-}
+/// Label: a kind of what is counted.
+const KIND: &str = "kind";
+/// Label: what the gateway would have done.
+const VERDICT: &str = "verdict";
 
 /// The gateway's counters. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct Counted(Arc<Families>);
 
 struct Families {
-    registry: Registry,
-    requests: Family<By, Counter>,
+    set: MetricSet,
+    requests: Labelled<1>,
     /// The counters used by every request, looked up once.
     answered: [(&'static str, Counter); 3],
     connections: Gauge,
-    wire_refused: Family<By, Counter>,
-    timed_out: Family<By, Counter>,
-    upstream_failed: Family<By, Counter>,
-    authorize: Family<By, Counter>,
-    limited: Family<By, Counter>,
-    shadow: Family<ByVerdict, Counter>,
+    wire_refused: Labelled<1>,
+    timed_out: Labelled<1>,
+    upstream_failed: Labelled<1>,
+    authorize: Labelled<1>,
+    limited: Labelled<1>,
+    shadow: Labelled<2>,
 }
 
 impl Counted {
     pub(super) fn new() -> Self {
-        let mut registry = Registry::default();
-        let by = Family::<By, Counter>::default;
-        let (requests, wire_refused, timed_out, upstream_failed) = (by(), by(), by(), by());
-        let (authorize, limited, shadow, connections) = (by(), by(), Family::default(), Gauge::default());
-        registry.register(REQUESTS, "Requests by how they were answered", requests.clone());
-        registry.register(CONNECTIONS, "Open client connections", connections.clone());
-        registry.register(
-            WIRE_REFUSED,
-            "Connections refused for malformed or ambiguous input",
-            wire_refused.clone(),
-        );
-        registry.register(TIMED_OUT, "Connections closed by an idle timeout", timed_out.clone());
-        registry.register(
-            UPSTREAM_FAILED,
-            "Requests without an answer from upstream",
-            upstream_failed.clone(),
-        );
-        registry.register(AUTHORIZE, "Authorization requests to upstream", authorize.clone());
-        registry.register(LIMITED, "Requests refused by a limit", limited.clone());
-        registry.register(
-            SHADOW,
-            "Requests by what the gateway would have done in shadow mode",
-            Family::clone(&shadow),
-        );
-        let answered = ["upstream", "replay", "problem"]
-            .map(|kind| (kind, requests.get_or_create(&By { kind }).clone()));
+        let mut set = MetricSet::default();
+        let requests = set.counters(REQUESTS, "Requests by how they were answered", [KIND]);
+        let wire_refused = "Connections refused for malformed or ambiguous input";
+        let shadow = "Requests by what the gateway would have done in shadow mode";
         Self(Arc::new(Families {
-            registry,
+            answered: ["upstream", "replay", "problem"].map(|kind| (kind, requests.with([kind]))),
             requests,
-            answered,
-            connections,
-            wire_refused,
-            timed_out,
-            upstream_failed,
-            authorize,
-            limited,
-            shadow,
+            // They are exported in this order.
+            connections: set.gauge(CONNECTIONS, "Open client connections"),
+            wire_refused: set.counters(WIRE_REFUSED, wire_refused, [KIND]),
+            timed_out: set.counters(TIMED_OUT, "Connections closed by an idle timeout", [KIND]),
+            upstream_failed: set.counters(
+                UPSTREAM_FAILED,
+                "Requests without an answer from upstream",
+                [KIND],
+            ),
+            authorize: set.counters(AUTHORIZE, "Authorization requests to upstream", [KIND]),
+            limited: set.counters(LIMITED, "Requests refused by a limit", [KIND]),
+            shadow: set.counters(SHADOW, shadow, [names::LABEL_OPERATION, VERDICT]),
+            set,
         }))
+    }
+
+    pub(super) fn register(&self, registry: &mut Registry) {
+        self.0.set.register(registry);
     }
 
     /// How a request was answered: `upstream`, `replay`, `problem`.
     pub(super) fn request(&self, kind: &'static str) {
         match self.0.answered.iter().find(|(known, _)| *known == kind) {
             Some((_, counter)) => counter.inc(),
-            None => self.0.requests.get_or_create(&By { kind }).inc(),
+            None => self.0.requests.with([kind]).inc(),
         };
     }
 
     pub(super) fn wire_refused(&self, refusal: Refusal) {
         tracing::debug!(why = refusal.as_str(), "refused a connection for malformed or ambiguous input");
-        self.0.wire_refused.get_or_create(&By { kind: refusal.as_str() }).inc();
+        self.0.wire_refused.with([refusal.as_str()]).inc();
     }
 
     /// `idle` or `stuck`.
     pub(super) fn timed_out(&self, kind: &'static str) {
-        self.0.timed_out.get_or_create(&By { kind }).inc();
+        self.0.timed_out.with([kind]).inc();
     }
 
     /// `not_sent` or `unknown`.
     pub(super) fn upstream_failed(&self, kind: &'static str) {
-        self.0.upstream_failed.get_or_create(&By { kind }).inc();
+        self.0.upstream_failed.with([kind]).inc();
     }
 
     /// `allowed`, `refused` or `failed`.
     pub(super) fn authorize(&self, kind: &'static str) {
-        self.0.authorize.get_or_create(&By { kind }).inc();
+        self.0.authorize.with([kind]).inc();
     }
 
     pub(super) fn limited(&self, kind: &'static str) {
-        self.0.limited.get_or_create(&By { kind }).inc();
+        self.0.limited.with([kind]).inc();
     }
 
     pub(super) fn shadow(&self, operation: &str, verdict: &'static str) {
-        self.0.shadow.get_or_create(&ByVerdict { operation: operation.to_owned(), verdict }).inc();
+        self.0.shadow.with([operation, verdict]).inc();
     }
 
     /// Counts one connection until it is dropped.
-    pub(super) fn connection(&self) -> Connected {
-        self.0.connections.inc();
-        Connected(self.0.connections.clone())
-    }
-
-    /// Appends these metrics to the guard's, as one document.
-    pub(super) fn render_after(&self, guard: &str) -> String {
-        let mut out = guard.strip_suffix("# EOF\n").unwrap_or(guard).to_owned();
-        // Writing to a String does not fail.
-        let _ = text::encode(&mut out, &self.0.registry);
-        out
-    }
-}
-
-/// See [`Counted::connection`].
-pub(super) struct Connected(Gauge);
-
-impl Drop for Connected {
-    fn drop(&mut self) {
-        self.0.dec();
+    pub(super) fn connection(&self) -> GaugeGuard {
+        GaugeGuard::new(&self.0.connections)
     }
 }
 
@@ -167,7 +126,10 @@ mod tests {
         counted.limited("attempts");
         counted.shadow("pay", "run");
         let _connected = counted.connection();
-        let guard = semel::observe::Metrics::new();
-        assert_eq!(listing(&counted.render_after(&guard.render())), include_str!("metrics.txt"));
+        let served = semel::observe::render(|registry| {
+            semel::observe::Metrics::new().register(registry);
+            counted.register(registry);
+        });
+        assert_eq!(listing(&served), include_str!("metrics.txt"));
     }
 }

@@ -100,8 +100,8 @@ pub(crate) async fn run(
     let admin = bind("admin", settings.admin).await?;
     let (listening, admin_at) = (listener.local_addr()?, admin.local_addr()?);
     let (stop, stopping) = watch::channel(false);
-    let ours = admin::Admin { guard: guard.clone(), counted: counted.clone(), stopping: stopping.clone() };
-    tokio::spawn(crate::admin::listen(admin, ours));
+    let ours = admin::Admin { guard: guard.clone(), counted: counted.clone() };
+    tokio::spawn(crate::admin::listen(admin, ours, stopping.clone()));
     let mut sweeping = SweepLimits::default();
     sweeping.every = settings.recover.sweep_every;
     tokio::spawn(Sweeper::new(&guard).limits(sweeping).run());

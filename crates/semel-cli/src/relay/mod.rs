@@ -54,8 +54,8 @@ pub(crate) async fn run(args: &Relay, json: bool) -> Result<(), Failed> {
     if let (Some(listener), Some(metrics)) = (listener, &metrics) {
         addresses.push(listener.local_addr()?);
         let patience = args.admin.patience();
-        let ours = admin::Admin { metrics: metrics.clone(), patience, stopping: stopped };
-        tokio::spawn(crate::admin::listen(listener, ours));
+        let ours = admin::Admin { metrics: metrics.clone(), patience };
+        tokio::spawn(crate::admin::listen(listener, ours, stopped));
     }
     let (source, into) = (without_password(&args.from), without_password(&args.to));
     if json {

@@ -8,8 +8,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::gauge::Gauge;
+use crate::observe::{Counter, Gauge};
 
 /// How many bytes of request bodies are buffered at once by default: 256 MiB.
 pub const BUFFERED_BYTES_MAX: usize = 256 << 20;

@@ -1,107 +1,59 @@
 //! Metrics of a cache in front of a store.
 
-use prometheus_client::encoding::EncodeLabelSet;
-use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::family::Family;
-use prometheus_client::registry::Registry;
+use super::label_values::label_values;
+use super::{Counter, MetricSet, names};
 
-use super::names;
-
-/// The result of a cache lookup, as the `result` of `semel_cache_total`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum CacheLook {
-    /// Replayed from the cache.
-    Hit,
-    /// Nothing there, or withdrawn.
-    Miss,
-    /// There, but too old to be trusted.
-    Old,
-    /// Another request under the same key: the authority decides.
-    OtherRequest,
-    /// What is there is not what was stored.
-    Wrong,
-    /// The cache failed or did not answer in time.
-    Error,
-    /// Not asked, because it failed recently.
-    Skipped,
-    /// Not asked, because the operation requires the authority's answer.
-    Verified,
-}
-
-impl CacheLook {
-    const ALL: [Self; 8] = [
-        Self::Hit,
-        Self::Miss,
-        Self::Old,
-        Self::OtherRequest,
-        Self::Wrong,
-        Self::Error,
-        Self::Skipped,
-        Self::Verified,
-    ];
-
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::Hit => "hit",
-            Self::Miss => "miss",
-            Self::Old => "old",
-            Self::OtherRequest => "other_request",
-            Self::Wrong => "wrong",
-            Self::Error => "error",
-            Self::Skipped => "skipped",
-            Self::Verified => "verified",
-        }
+label_values! {
+    /// The result of a cache lookup, as the `result` of `semel_cache_total`.
+    CacheLook {
+        /// Replayed from the cache.
+        Hit = "hit",
+        /// Nothing there, or withdrawn.
+        Miss = "miss",
+        /// There, but too old to be trusted.
+        Old = "old",
+        /// Another request under the same key: the authority decides.
+        OtherRequest = "other_request",
+        /// What is there is not what was stored.
+        Wrong = "wrong",
+        /// The cache failed or did not answer in time.
+        Error = "error",
+        /// Not asked, because it failed recently.
+        Skipped = "skipped",
+        /// Not asked, because the operation requires the authority's answer.
+        Verified = "verified",
     }
 }
 
-/// What happened to an outcome on its way into the cache, as the `result` of `semel_cache_fill_total`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum CacheFill {
-    /// It is there.
-    Stored,
-    /// Something newer is there.
-    Overtaken,
-    /// It waited too long, or too many were waiting.
-    Dropped,
-    /// The cache or the authority failed.
-    Error,
-}
-
-impl CacheFill {
-    const ALL: [Self; 4] = [Self::Stored, Self::Overtaken, Self::Dropped, Self::Error];
-
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::Stored => "stored",
-            Self::Overtaken => "overtaken",
-            Self::Dropped => "dropped",
-            Self::Error => "error",
-        }
+label_values! {
+    /// What happened to an outcome on its way into the cache, as the `result` of `semel_cache_fill_total`.
+    CacheFill {
+        /// It is there.
+        Stored = "stored",
+        /// Something newer is there.
+        Overtaken = "overtaken",
+        /// It waited too long, or too many were waiting.
+        Dropped = "dropped",
+        /// The cache or the authority failed.
+        Error = "error",
     }
-}
-
-#[derive(Clone, Hash, PartialEq, Eq, Debug, EncodeLabelSet)]
-struct ByResult {
-    result: &'static str,
 }
 
 /// The counters of a cache. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct CacheCounters {
-    looks: [Counter; 8],
-    fills: [Counter; 4],
+    looks: [Counter; CacheLook::ALL.len()],
+    fills: [Counter; CacheFill::ALL.len()],
 }
 
 impl CacheCounters {
-    pub(super) fn register(registry: &mut Registry) -> Self {
-        let (looks, fills) = (Family::<ByResult, Counter>::default(), Family::<ByResult, Counter>::default());
-        registry.register(names::CACHE, "Lookups in the cache in front of the store", looks.clone());
-        registry.register(names::CACHE_FILL, "Outcomes on their way into the cache", fills.clone());
-        let of =
-            |family: &Family<ByResult, Counter>, result| family.get_or_create(&ByResult { result }).clone();
+    pub(super) fn new(set: &mut MetricSet) -> Self {
+        let by_result = [names::LABEL_RESULT];
+        let looks = set.counters(names::CACHE, "Lookups in the cache in front of the store", by_result);
+        let fills = set.counters(names::CACHE_FILL, "Outcomes on their way into the cache", by_result);
         Self {
-            looks: CacheLook::ALL.map(|look| of(&looks, look.as_str())),
-            fills: CacheFill::ALL.map(|fill| of(&fills, fill.as_str())),
+            looks: CacheLook::ALL.map(|look| looks.with([look.as_str()])),
+            fills: CacheFill::ALL.map(|fill| fills.with([fill.as_str()])),
         }
     }
 

@@ -1,4 +1,4 @@
-//! Every metric, span and attribute name.
+//! Every metric, label, span and attribute name.
 //!
 //! Counters are exported with the suffix `_total`.
 
@@ -99,6 +99,25 @@ pub const CONSUMER_RETENTION: &str = "semel_consumer_retention_seconds";
 pub const CONSUMER_ERRORS: &str = "semel_consumer_source_errors";
 /// When a consumer last finished all available work, even if there was none. Seconds since 1970.
 pub const CONSUMER_SUCCESS: &str = "semel_consumer_last_success_timestamp_seconds";
+
+/// Label: the name of the operation.
+pub const LABEL_OPERATION: &str = "operation";
+/// Label: the result of a claim, a finish or a lookup.
+pub const LABEL_STATUS: &str = "status";
+/// Label: the state of the record that was found.
+pub const LABEL_STATE: &str = "state";
+/// Label: which request to the store failed.
+pub const LABEL_PHASE: &str = "phase";
+/// Label: the rail, one of [`RAIL_EDGE`] and [`RAIL_WEBHOOK`].
+pub const LABEL_RAIL: &str = "rail";
+/// Label: who sends the webhooks.
+pub const LABEL_PROVIDER: &str = "provider";
+/// Label: the result of a webhook or of a cache lookup.
+pub const LABEL_RESULT: &str = "result";
+/// Label: what became of an event, a message or a dead letter.
+pub const LABEL_OUTCOME: &str = "outcome";
+/// Label: the side of a relay that failed.
+pub const LABEL_SIDE: &str = "side";
 
 /// The rail of requests and function calls.
 pub const RAIL_EDGE: &str = "edge";

@@ -1,34 +1,17 @@
 //! The relay's metrics, and its health.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::sync::{Arc, MutexGuard};
+use std::time::{Duration, Instant, SystemTime};
 
-use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric, text};
-use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::ConstGauge;
-use prometheus_client::metrics::histogram::Histogram;
-use prometheus_client::registry::Registry;
-
-use super::health::Health;
 use super::outbox_reader::{Lag, Settled};
-use crate::observe::names;
+use crate::observe::health::{Health, now};
+use crate::observe::readings::{BATCH_BOUNDS, CALL_BOUNDS, Reading, Readings, Shared};
+use crate::observe::{self, Counter, Histogram, MetricSet, Registry, names};
 use crate::sink::{Published, SinkError};
 
 /// How often the relay samples the outbox's lag.
 pub(super) const SAMPLE_EVERY: Duration = Duration::from_secs(3);
-
-#[derive(Clone, Hash, PartialEq, Eq, Debug, EncodeLabelSet)]
-struct ByOutcome {
-    outcome: &'static str,
-}
-
-#[derive(Clone, Hash, PartialEq, Eq, Debug, EncodeLabelSet)]
-struct BySide {
-    side: &'static str,
-}
 
 /// Counts what a relay does. Cheap to clone; clones share their counters. Pass it to
 /// [`Relay::observed_by`](super::Relay::observed_by).
@@ -38,14 +21,14 @@ struct BySide {
 ///
 /// let metrics = semel::relay::RelayMetrics::new();
 /// assert!(metrics.render().ends_with("# EOF\n"));
-/// let trouble = metrics.trouble(Duration::from_secs(30)).unwrap();
-/// assert_eq!(trouble, "the source was not reached yet");
+/// let reason = metrics.unhealthy_reason(Duration::from_secs(30)).unwrap();
+/// assert_eq!(reason, "the source was not reached yet");
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub struct RelayMetrics(Arc<Families>);
 
 struct Families {
-    registry: Registry,
+    set: MetricSet,
     confirmed: Counter,
     failed: Counter,
     parked: Counter,
@@ -54,66 +37,60 @@ struct Families {
     publish: Histogram,
     source_errors: Counter,
     sink_errors: Counter,
-    state: SharedState,
-}
-
-type SharedState = Arc<Mutex<State>>;
-
-/// The runtime's clock, so that tests can pause it.
-fn now() -> Instant {
-    tokio::time::Instant::now().into_std()
+    state: Arc<Shared<State>>,
 }
 
 #[derive(Debug, Default)]
 struct State {
     health: Health,
     lag: Option<(Lag, Instant)>,
-    succeeded_at: Option<SystemTime>,
+}
+
+impl Default for Families {
+    fn default() -> Self {
+        let mut set = MetricSet::default();
+        let events = set.counters(names::RELAY_EVENTS, "Events by outcome", [names::LABEL_OUTCOME]);
+        let batch = set.histogram(names::RELAY_BATCH, "Events in a batch", BATCH_BOUNDS);
+        let publish = set.histogram(names::RELAY_PUBLISH, "Duration of one call to the sink", CALL_BOUNDS);
+        let help = "Failures of the source and the sink";
+        let errors = set.counters(names::RELAY_ERRORS, help, [names::LABEL_SIDE]);
+        let state = Arc::default();
+        set.readings::<State>(&state);
+        Self {
+            confirmed: events.with(["confirmed"]),
+            failed: events.with(["failed"]),
+            parked: events.with(["parked"]),
+            held: events.with(["held"]),
+            source_errors: errors.with(["source"]),
+            sink_errors: errors.with(["sink"]),
+            set,
+            batch,
+            publish,
+            state,
+        }
+    }
 }
 
 impl RelayMetrics {
     /// Starts from zero.
     pub fn new() -> Self {
-        let mut registry = Registry::default();
-        let (events, errors) =
-            (Family::<ByOutcome, Counter>::default(), Family::<BySide, Counter>::default());
-        let batch = Histogram::new([1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1_000.0, 3_000.0, 10_000.0]);
-        let publish =
-            Histogram::new([0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0]);
-        let state = SharedState::default();
-        registry.register(names::RELAY_EVENTS, "Events by outcome", events.clone());
-        registry.register(names::RELAY_BATCH, "Events in a batch", batch.clone());
-        registry.register(names::RELAY_PUBLISH, "Duration of one call to the sink", publish.clone());
-        registry.register(names::RELAY_ERRORS, "Failures of the source and the sink", errors.clone());
-        registry.register_collector(Box::new(Lags(state.clone())));
-        let event = |outcome| events.get_or_create(&ByOutcome { outcome }).clone();
-        let error = |side| errors.get_or_create(&BySide { side }).clone();
-        Self(Arc::new(Families {
-            confirmed: event("confirmed"),
-            failed: event("failed"),
-            parked: event("parked"),
-            held: event("held"),
-            source_errors: error("source"),
-            sink_errors: error("sink"),
-            registry,
-            batch,
-            publish,
-            state,
-        }))
+        Self::default()
+    }
+
+    /// Adds them to a registry.
+    pub fn register(&self, registry: &mut Registry) {
+        self.0.set.register(registry);
     }
 
     /// All metrics, in the OpenMetrics text format that Prometheus reads.
     pub fn render(&self) -> String {
-        let mut out = String::new();
-        // Writing to a String does not fail.
-        let _ = text::encode(&mut out, &self.0.registry);
-        out
+        observe::render(|registry| self.register(registry))
     }
 
     /// Why the relay is unhealthy, if its source and its sink may each be down for at most this long. `None`: it is
     /// healthy.
-    pub fn trouble(&self, patience: Duration) -> Option<String> {
-        self.state().health.trouble(now(), patience)
+    pub fn unhealthy_reason(&self, patience: Duration) -> Option<String> {
+        self.state().health.unhealthy_reason(now(), patience)
     }
 
     /// The source answered.
@@ -129,7 +106,7 @@ impl RelayMetrics {
 
     /// The outbox is empty, or a batch is settled.
     pub(crate) fn succeeded(&self) {
-        self.state().succeeded_at = Some(SystemTime::now());
+        self.state().health.succeeded(SystemTime::now());
     }
 
     /// The relay starts to send a batch of this many events.
@@ -202,13 +179,7 @@ impl RelayMetrics {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        lock(&self.0.state)
-    }
-}
-
-impl Default for RelayMetrics {
-    fn default() -> Self {
-        Self::new()
+        self.0.state.lock()
     }
 }
 
@@ -218,42 +189,30 @@ impl fmt::Debug for RelayMetrics {
     }
 }
 
-fn lock(state: &SharedState) -> MutexGuard<'_, State> {
-    state.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Gauges from the last sample of the lag. Absent before the first sample: a zero would be wrong.
-#[derive(Debug)]
-struct Lags(SharedState);
-
-impl Collector for Lags {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let (lag, succeeded_at) = {
-            let state = lock(&self.0);
-            (state.lag, state.succeeded_at)
-        };
-        let mut encode = |name: &str, help: &str, value: f64| {
-            let gauge = ConstGauge::new(value);
-            gauge.encode(encoder.encode_descriptor(name, help, None, gauge.metric_type())?)
-        };
-        if let Some(at) = succeeded_at {
-            let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
-            encode(names::RELAY_SUCCESS, "Unix time of the last success", since.as_secs_f64())?;
-        }
-        let Some((lag, at)) = lag else { return Ok(()) };
-        let help = "Unpublished events in this relay's partitions; counting stops at 10,000";
-        encode(names::RELAY_UNPUBLISHED, help, lag.events as f64)?;
+impl Readings for State {
+    fn readings(&self) -> Vec<Reading> {
+        let success = (names::RELAY_SUCCESS, "Unix time of the last success", self.health.last_success());
+        let Some((lag, at)) = self.lag else { return vec![success] };
+        let unpublished = "Unpublished events in this relay's partitions; counting stops at 10,000";
         let oldest = oldest(&lag, now().saturating_duration_since(at)).as_secs_f64();
-        encode(names::RELAY_OLDEST, "Age of the oldest unpublished event", oldest)?;
-        encode(names::RELAY_PARKED, "Parked and held events; counting stops at 10,000", lag.parked as f64)?;
-        encode(names::RELAY_LANES, "Outbox partitions that this relay owns", f64::from(lag.lanes))?;
-        if let Some(epoch) = lag.epoch {
-            encode(names::RELAY_EPOCH, "The highest epoch of an owned partition", epoch as f64)?;
-        }
-        if let Some(bytes) = lag.bytes {
-            encode(names::RELAY_SLOT_LAG, "Log that the server retains for this relay's slot", bytes as f64)?;
-        }
-        Ok(())
+        let slot_lag = "Log that the server retains for this relay's slot";
+        vec![
+            success,
+            (names::RELAY_UNPUBLISHED, unpublished, Some(lag.events as f64)),
+            (names::RELAY_OLDEST, "Age of the oldest unpublished event", Some(oldest)),
+            (
+                names::RELAY_PARKED,
+                "Parked and held events; counting stops at 10,000",
+                Some(lag.parked as f64),
+            ),
+            (names::RELAY_LANES, "Outbox partitions that this relay owns", Some(lag.lanes.into())),
+            (
+                names::RELAY_EPOCH,
+                "The highest epoch of an owned partition",
+                lag.epoch.map(|epoch| epoch as f64),
+            ),
+            (names::RELAY_SLOT_LAG, slot_lag, lag.bytes.map(|bytes| bytes as f64)),
+        ]
     }
 }
 

@@ -35,7 +35,7 @@
 //! | `outbox_reader` | the interface to an outbox: lease, batch, cursor, ack |
 //! | `poll`, `cdc` | read the outbox from its table, or from PostgreSQL's log |
 //! | `listing` | lists the outbox for people |
-//! | `options`, `metrics`, `health` | limits; metrics; whether the relay makes progress |
+//! | `options`, `metrics` | limits; metrics and health |
 
 mod batch_progress;
 mod blame;
@@ -43,7 +43,6 @@ mod blame;
 pub mod cdc;
 mod checkpoint;
 mod exactly_once;
-pub(crate) mod health;
 mod listing;
 mod metrics;
 mod options;

@@ -1,4 +1,4 @@
-//! What a relay tells operators: figures, trouble, and spans that name the trace an event was appended in.
+//! What a relay tells operators: figures, health, and spans that name the trace an event was appended in.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -136,7 +136,7 @@ async fn a_relay_counts_what_became_of_its_events() {
     ] {
         assert!(text.lines().any(|have| have == line), "{line}\n{text}");
     }
-    assert_eq!(metrics.trouble(Duration::from_secs(30)), None);
+    assert_eq!(metrics.unhealthy_reason(Duration::from_secs(30)), None);
 }
 
 #[tokio::test]

@@ -1,44 +1,38 @@
-//! A consumer's metrics, and the spans of its calls.
+//! A consumer's metrics and health, and the spans of its calls.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::sync::{Arc, MutexGuard};
+use std::time::{Duration, SystemTime};
 
-use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric, text};
-use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::ConstGauge;
-use prometheus_client::metrics::histogram::Histogram;
-use prometheus_client::registry::Registry;
 use tokio::time::Instant;
 
 use super::handler::HandlerError;
-use super::scheduler::QueuedMessage;
-use crate::observe::names;
-use crate::relay::health::Health;
-
-#[derive(Clone, Hash, PartialEq, Eq, Debug, EncodeLabelSet)]
-struct ByOutcome {
-    outcome: &'static str,
-}
+use super::scheduler::{AttemptResult, QueuedMessage};
+use crate::observe::health::{Health, now};
+use crate::observe::readings::{ATTEMPT_BOUNDS, BATCH_BOUNDS, CALL_BOUNDS, Reading, Readings, Shared};
+use crate::observe::{self, Counter, Histogram, MetricSet, Registry, names};
+use crate::source::SourceError;
 
 /// Metrics of a consumer. Cheap to clone; clones share their counters. Pass it to
 /// [`Consumer::observed_by`](super::Consumer::observed_by).
 ///
 /// ```
+/// use std::time::Duration;
+///
 /// let metrics = semel::inbox::consumer::ConsumerMetrics::new();
 /// assert!(metrics.render().ends_with("# EOF\n"));
+/// let reason = metrics.unhealthy_reason(Duration::from_secs(30)).unwrap();
+/// assert_eq!(reason, "the source was not reached yet");
 /// ```
-#[derive(Clone)]
-pub struct ConsumerMetrics(pub(super) Arc<Families>);
+#[derive(Clone, Default)]
+pub struct ConsumerMetrics(Arc<Families>);
 
-pub(super) struct Families {
-    registry: Registry,
+struct Families {
+    set: MetricSet,
     done: Counter,
     already: Counter,
     retried: Counter,
-    pub(super) failed: Counter,
+    failed: Counter,
     dead: Counter,
     lost: Counter,
     dead_letters_handled: Counter,
@@ -48,76 +42,110 @@ pub(super) struct Families {
     batch: Histogram,
     handle: Histogram,
     attempts: Histogram,
-    state: SharedState,
-    pub(super) health: Mutex<Health>,
+    state: Arc<Shared<State>>,
 }
 
-type SharedState = Arc<Mutex<State>>;
-
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Debug, Default)]
 struct State {
+    health: Health,
     in_flight: Option<(usize, Option<Instant>)>,
     window: Option<Duration>,
     retention: Option<Duration>,
-    succeeded_at: Option<SystemTime>,
 }
 
-impl ConsumerMetrics {
-    /// Starts from zero.
-    pub fn new() -> Self {
-        let mut registry = Registry::default();
-        let (messages, dead_letters) =
-            (Family::<ByOutcome, Counter>::default(), Family::<ByOutcome, Counter>::default());
-        let batch = Histogram::new([1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1_000.0, 3_000.0, 10_000.0]);
-        let handle =
-            Histogram::new([0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0]);
-        let attempts = Histogram::new([1.0, 2.0, 3.0, 5.0, 8.0, 13.0, 21.0]);
-        let (forgotten, source_errors) = (Counter::default(), Counter::default());
-        let state = SharedState::default();
-        registry.register(names::CONSUMER_MESSAGES, "Messages by outcome", messages.clone());
-        registry.register(names::CONSUMER_BATCH, "Messages in one call to the handler", batch.clone());
-        registry.register(names::CONSUMER_HANDLE, "Duration of one call to the handler", handle.clone());
-        registry.register(
-            names::CONSUMER_ATTEMPTS,
-            "Attempts until a message was done or dead",
-            attempts.clone(),
-        );
-        registry.register(
-            names::CONSUMER_LETTERS,
-            "Dead letters redelivered, by outcome",
-            dead_letters.clone(),
-        );
-        registry.register(names::CONSUMER_FORGOTTEN, "Marks pruned", forgotten.clone());
-        registry.register(names::CONSUMER_ERRORS, "Errors of the source", source_errors.clone());
-        registry.register_collector(Box::new(Gauges(state.clone())));
-        let message = |outcome| messages.get_or_create(&ByOutcome { outcome }).clone();
-        let dead_letter = |outcome| dead_letters.get_or_create(&ByOutcome { outcome }).clone();
-        Self(Arc::new(Families {
-            done: message("done"),
-            already: message("already"),
-            retried: message("retried"),
-            failed: message("failed"),
-            dead: message("dead"),
-            lost: message("lost"),
-            dead_letters_handled: dead_letter("handled"),
-            dead_letters_failed: dead_letter("failed"),
-            registry,
+impl Default for Families {
+    fn default() -> Self {
+        let mut set = MetricSet::default();
+        let by_outcome = [names::LABEL_OUTCOME];
+        let messages = set.counters(names::CONSUMER_MESSAGES, "Messages by outcome", by_outcome);
+        let help = "Messages in one call to the handler";
+        let batch = set.histogram(names::CONSUMER_BATCH, help, BATCH_BOUNDS);
+        let help = "Duration of one call to the handler";
+        let handle = set.histogram(names::CONSUMER_HANDLE, help, CALL_BOUNDS);
+        let help = "Attempts until a message was done or dead";
+        let attempts = set.histogram(names::CONSUMER_ATTEMPTS, help, ATTEMPT_BOUNDS);
+        let help = "Dead letters redelivered, by outcome";
+        let dead_letters = set.counters(names::CONSUMER_LETTERS, help, by_outcome);
+        let forgotten = set.counter(names::CONSUMER_FORGOTTEN, "Marks pruned");
+        let source_errors = set.counter(names::CONSUMER_ERRORS, "Errors of the source");
+        let state = Arc::default();
+        set.readings::<State>(&state);
+        Self {
+            done: messages.with(["done"]),
+            already: messages.with(["already"]),
+            retried: messages.with(["retried"]),
+            failed: messages.with(["failed"]),
+            dead: messages.with(["dead"]),
+            lost: messages.with(["lost"]),
+            dead_letters_handled: dead_letters.with(["handled"]),
+            dead_letters_failed: dead_letters.with(["failed"]),
+            set,
             forgotten,
             source_errors,
             batch,
             handle,
             attempts,
             state,
-            health: Mutex::default(),
-        }))
+        }
+    }
+}
+
+impl ConsumerMetrics {
+    /// Starts from zero.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds them to a registry.
+    pub fn register(&self, registry: &mut Registry) {
+        self.0.set.register(registry);
     }
 
     /// All metrics, in the OpenMetrics text format that Prometheus reads.
     pub fn render(&self) -> String {
-        let mut out = String::new();
-        // Writing to a String does not fail.
-        let _ = text::encode(&mut out, &self.0.registry);
-        out
+        observe::render(|registry| self.register(registry))
+    }
+
+    /// Why the consumer is unhealthy: its source or its handler has failed for longer than `patience`. `None`: healthy.
+    pub fn unhealthy_reason(&self, patience: Duration) -> Option<String> {
+        self.state().health.unhealthy_reason(now(), patience)
+    }
+
+    /// The source answered.
+    pub(super) fn source_answered(&self) {
+        self.state().health.source_answered(now());
+    }
+
+    /// The source failed. Only what is retried is counted: after anything else the consumer stops.
+    pub(super) fn source_failed(&self, error: &SourceError) {
+        if error.may_retry() {
+            self.0.source_errors.inc();
+        }
+        self.state().health.source_failed(&error.to_string());
+    }
+
+    /// Calls of the handler begin.
+    pub(super) fn round_begins(&self) {
+        let mut state = self.state();
+        state.health.batch_begins();
+        state.health.call_begins(now());
+    }
+
+    /// Calls ended with these results.
+    pub(super) fn round_ends<'t>(&self, results: impl Iterator<Item = &'t AttemptResult>) {
+        let (mut answered, mut error) = (false, None);
+        for tried in results {
+            match tried {
+                AttemptResult::Done | AttemptResult::Already => answered = true,
+                AttemptResult::Failed { error: why, .. } => {
+                    self.0.failed.inc();
+                    error.get_or_insert(why);
+                }
+            }
+        }
+        let mut state = self.state();
+        state.health.call_ends(now(), answered, error.map(String::as_str));
+        state.health.batch_ends();
     }
 
     /// A call ended. `already`: how many of its messages were duplicates.
@@ -167,14 +195,9 @@ impl ConsumerMetrics {
         self.0.forgotten.inc_by(marks);
     }
 
-    /// The source failed.
-    pub(super) fn source_failed(&self) {
-        self.0.source_errors.inc();
-    }
-
     /// A turn of the loop succeeded.
     pub(super) fn turned(&self) {
-        self.state().succeeded_at = Some(SystemTime::now());
+        self.state().health.succeeded(SystemTime::now());
     }
 
     /// How many messages are in flight, and since when the oldest is.
@@ -189,13 +212,7 @@ impl ConsumerMetrics {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        lock(&self.0.state)
-    }
-}
-
-impl Default for ConsumerMetrics {
-    fn default() -> Self {
-        Self::new()
+        self.0.state.lock()
     }
 }
 
@@ -205,38 +222,21 @@ impl fmt::Debug for ConsumerMetrics {
     }
 }
 
-fn lock(state: &SharedState) -> MutexGuard<'_, State> {
-    state.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Gauges that appear only once their value is known: an invented zero would mislead.
-#[derive(Debug)]
-struct Gauges(SharedState);
-
-impl Collector for Gauges {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let State { in_flight, window, retention, succeeded_at } = *lock(&self.0);
-        let mut gauge_of = |name: &str, help: &str, value: f64| {
-            let gauge = ConstGauge::new(value);
-            gauge.encode(encoder.encode_descriptor(name, help, None, gauge.metric_type())?)
-        };
-        if let Some((messages, oldest)) = in_flight {
-            gauge_of(names::CONSUMER_HELD, "Messages received and not settled", messages as f64)?;
-            let oldest = oldest.map_or(Duration::ZERO, |since| since.elapsed());
-            gauge_of(names::CONSUMER_OLDEST, "Age of the oldest of them", oldest.as_secs_f64())?;
-        }
-        if let Some(window) = window {
-            gauge_of(names::CONSUMER_WINDOW, "Retention of marks", window.as_secs_f64())?;
-        }
-        if let Some(retention) = retention {
-            let help = "Retention of messages at the source";
-            gauge_of(names::CONSUMER_RETENTION, help, retention.as_secs_f64())?;
-        }
-        if let Some(at) = succeeded_at {
-            let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
-            gauge_of(names::CONSUMER_SUCCESS, "When a turn of the loop last succeeded", since.as_secs_f64())?;
-        }
-        Ok(())
+impl Readings for State {
+    fn readings(&self) -> Vec<Reading> {
+        let seconds = |time: Duration| time.as_secs_f64();
+        let messages = self.in_flight.map(|(messages, _)| messages as f64);
+        let age = |(_, since): (_, Option<Instant>)| since.map_or(Duration::ZERO, |since| since.elapsed());
+        let oldest = self.in_flight.map(age).map(seconds);
+        let (window, retention) = (self.window.map(seconds), self.retention.map(seconds));
+        let success = self.health.last_success();
+        vec![
+            (names::CONSUMER_HELD, "Messages received and not settled", messages),
+            (names::CONSUMER_OLDEST, "Age of the oldest of them", oldest),
+            (names::CONSUMER_WINDOW, "Retention of marks", window),
+            (names::CONSUMER_RETENTION, "Retention of messages at the source", retention),
+            (names::CONSUMER_SUCCESS, "When a turn of the loop last succeeded", success),
+        ]
     }
 }
 
@@ -296,6 +296,7 @@ mod tests {
     use testkit::openmetrics::listing;
 
     use super::*;
+    use crate::inbox::consumer::HandlerErrorKind;
 
     #[test]
     fn names_types_labels_and_help_are_as_listed() {
@@ -344,5 +345,21 @@ mod tests {
         assert!(has(&metrics, "semel_consumer_held_oldest_seconds 0.0"));
         assert!(has(&metrics, "semel_consumer_window_seconds 60.0"));
         assert!(!shown("semel_consumer_retention_seconds "));
+    }
+
+    #[test]
+    fn failures_are_counted_and_not_unhealthy_while_others_succeed() {
+        let metrics = ConsumerMetrics::new();
+        metrics.source_answered();
+        metrics.round_begins();
+        let failed = AttemptResult::Failed {
+            error: "no".into(),
+            kind: HandlerErrorKind::Transient,
+            after: None,
+            too_long: false,
+        };
+        metrics.round_ends([AttemptResult::Done, failed].iter());
+        assert!(has(&metrics, "semel_consumer_messages_total{outcome=\"failed\"} 1"), "{}", metrics.render());
+        assert_eq!(metrics.unhealthy_reason(Duration::from_secs(30)), None);
     }
 }

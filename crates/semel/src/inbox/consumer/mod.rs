@@ -15,14 +15,13 @@
 //! | `handler`, `message` | what users implement, and what they are given |
 //! | `idle_poll` | when an idle source is polled again |
 //! | `pruner`, `retention` | retention of marks, and the task that prunes them |
-//! | `options`, `metrics`, `health` | bounds; metrics; health |
+//! | `options`, `metrics` | bounds; metrics and health |
 
 mod batches;
 mod bisect;
 pub(super) mod call;
 mod dead_letter;
 mod handler;
-mod health;
 mod idle_poll;
 mod message;
 mod metrics;

@@ -216,13 +216,12 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
                         }
                         metrics.source_answered();
                     }
-                    Err(error) => metrics.source_is_away(error),
+                    Err(error) => metrics.source_failed(error),
                 }
             });
             match turned {
                 Ok(_) => pause = self.options.pause.first,
                 Err(error) if error.may_retry() => {
-                    self.observe(ConsumerMetrics::source_failed);
                     tracing::warn!(%error, consumer = self.name, "the source failed; will retry");
                     let rest = stop::pause(pause, &mut stopped);
                     let in_flight = self.in_flight();

@@ -1,7 +1,12 @@
-//! Health of a relay: whether it makes progress, from the last results of its source and its sink. Pure: the caller
-//! passes the time.
+//! Health of a relay or a consumer: whether it makes progress, from the last results of its source and of its sink or
+//! handler. Pure: the caller passes the time.
 
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// The runtime's clock, so that tests can pause it.
+pub(crate) fn now() -> Instant {
+    tokio::time::Instant::now().into_std()
+}
 
 /// What is known about a source and a sink.
 #[derive(Clone, Debug, Default)]
@@ -16,9 +21,20 @@ pub(crate) struct Health {
     failing_since: Option<Instant>,
     failed_at: Option<Instant>,
     sink_error: Option<String>,
+    succeeded_at: Option<SystemTime>,
 }
 
 impl Health {
+    /// All available work is done, even if there was none.
+    pub(crate) fn succeeded(&mut self, at: SystemTime) {
+        self.succeeded_at = Some(at);
+    }
+
+    /// When that was last so, in seconds since 1970.
+    pub(crate) fn last_success(&self) -> Option<f64> {
+        self.succeeded_at.map(|at| at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64())
+    }
+
     pub(crate) fn source_answered(&mut self, now: Instant) {
         self.source_at = Some(now);
         self.source_error = None;
@@ -61,8 +77,8 @@ impl Health {
         }
     }
 
-    /// Why the relay is unhealthy, if source and sink may each be down for at most this long.
-    pub(crate) fn trouble(&self, now: Instant, patience: Duration) -> Option<String> {
+    /// Why it is unhealthy, if source and sink may each be down for at most this long. `None`: it is healthy.
+    pub(crate) fn unhealthy_reason(&self, now: Instant, patience: Duration) -> Option<String> {
         let ago = |since: Instant| now.saturating_duration_since(since);
         let because =
             |error: &Option<String>| error.as_ref().map_or_else(String::new, |error| format!(": {error}"));
@@ -106,20 +122,20 @@ mod tests {
     }
 
     #[test]
-    fn a_source_that_was_never_reached_or_not_lately_is_trouble() {
+    fn a_source_that_was_never_reached_or_not_lately_is_unhealthy() {
         let (mut health, start) = (Health::default(), Instant::now());
-        assert!(health.trouble(start, N).unwrap().contains("not reached yet"));
+        assert!(health.unhealthy_reason(start, N).unwrap().contains("not reached yet"));
         health.source_answered(start);
-        assert_eq!(health.trouble(at(start, 30), N), None);
+        assert_eq!(health.unhealthy_reason(at(start, 30), N), None);
         health.source_failed("no route");
-        let trouble = health.trouble(at(start, 31), N).unwrap();
-        assert_eq!(trouble, "the source was last reached 31 s ago: no route");
+        let reason = health.unhealthy_reason(at(start, 31), N).unwrap();
+        assert_eq!(reason, "the source was last reached 31 s ago: no route");
         health.source_answered(at(start, 31));
-        assert_eq!(health.trouble(at(start, 31), N), None);
+        assert_eq!(health.unhealthy_reason(at(start, 31), N), None);
     }
 
     #[test]
-    fn a_sink_that_fails_for_long_is_trouble_until_it_takes_something() {
+    fn a_sink_that_fails_for_long_is_unhealthy_until_it_takes_something() {
         let (mut health, start) = (Health::default(), Instant::now());
         health.batch_begins();
         for second in [0, 10, 20, 31] {
@@ -127,21 +143,21 @@ mod tests {
             health.call_ends(at(start, second + 1), false, Some("refused"));
             health.source_answered(at(start, second + 1));
         }
-        assert_eq!(health.trouble(at(start, 30), N), None);
-        let trouble = health.trouble(at(start, 32), N).unwrap();
-        assert_eq!(trouble, "the sink has confirmed nothing for 32 s: refused");
+        assert_eq!(health.unhealthy_reason(at(start, 30), N), None);
+        let reason = health.unhealthy_reason(at(start, 32), N).unwrap();
+        assert_eq!(reason, "the sink has confirmed nothing for 32 s: refused");
         health.call_begins(at(start, 40));
         health.call_ends(at(start, 40), true, Some("one of them failed"));
-        assert_eq!(health.trouble(at(start, 41), N), None);
+        assert_eq!(health.unhealthy_reason(at(start, 41), N), None);
     }
 
     #[test]
-    fn a_call_without_an_end_is_trouble() {
+    fn a_call_without_an_end_is_unhealthy() {
         let (mut health, start) = (Health::default(), Instant::now());
         health.call_begins(start);
         health.source_answered(at(start, 20));
-        assert_eq!(health.trouble(at(start, 30), N), None);
-        assert!(health.trouble(at(start, 31), N).unwrap().contains("has not answered for 31 s"));
+        assert_eq!(health.unhealthy_reason(at(start, 30), N), None);
+        assert!(health.unhealthy_reason(at(start, 31), N).unwrap().contains("has not answered for 31 s"));
     }
 
     #[test]
@@ -151,9 +167,9 @@ mod tests {
         health.call_begins(start);
         health.call_ends(at(start, 35), false, Some("500"));
         health.source_answered(at(start, 36));
-        assert!(health.trouble(at(start, 36), N).is_some());
+        assert!(health.unhealthy_reason(at(start, 36), N).is_some());
         health.batch_ends();
         health.source_answered(at(start, 66));
-        assert_eq!(health.trouble(at(start, 66), N), None);
+        assert_eq!(health.unhealthy_reason(at(start, 66), N), None);
     }
 }
