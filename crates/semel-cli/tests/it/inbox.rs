@@ -117,7 +117,8 @@ fn the_tables_are_made_once_and_print_touches_nothing() {
     let mail = Mail::new();
     assert_eq!(semel(&["migrate", "--inbox", &mail.url()]).out(), "inbox: nothing to do, version 3\n");
     for contract in [&[][..], &["--contract"]] {
-        let line = [&["migrate", "--inbox", &mail.url(), "--dry-run"], contract].concat();
+        let url = mail.url();
+        let line = [&["migrate", "--inbox", &url, "--dry-run"], contract].concat();
         assert_eq!(semel(&line).out(), "inbox: nothing to do, version 3\n");
     }
     let sql = semel(&["migrate", "--inbox", "postgres://h/d", "--print"]).out();

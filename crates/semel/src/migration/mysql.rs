@@ -12,7 +12,7 @@ use crate::tx::driver::Dialect;
 
 /// How long to wait for another process that is migrating.
 const TURN_SECONDS: u32 = 30;
-/// How long an upgrade waits for open transactions that use a table: whoever comes later waits behind it.
+/// How long an upgrade waits for open transactions that use a table: later statements on it wait behind the upgrade.
 const LOCK_WAIT_SECONDS: u32 = 1;
 /// How often it tries, and the time between.
 const ATTEMPTS_MAX: u32 = 10;

@@ -16,7 +16,7 @@ use crate::tx::driver::Dialect;
 
 /// Where the tables are, for people.
 const LOCATION: &str = "the search_path of this database";
-/// How long an upgrade waits for open transactions that use a table: whoever comes later waits behind it.
+/// How long an upgrade waits for open transactions that use a table: later statements on it wait behind the upgrade.
 const LOCK_WAIT: &str = "SET LOCAL lock_timeout = '1s'";
 /// How often it tries, and the time between.
 const ATTEMPTS_MAX: u32 = 10;

@@ -21,7 +21,7 @@ use super::world::World;
 
 /// Keys at work at a time.
 const WORKERS: usize = 4;
-/// Of the relays. Whoever publishes when it is over has renewed it meanwhile.
+/// Of the relays. A relay that publishes when it is over has renewed it meanwhile.
 const LEASE: Duration = Duration::from_secs(1);
 /// What is done before the next thing happens to the tables.
 const GOES_ON: usize = 40;
