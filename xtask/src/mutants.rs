@@ -88,7 +88,7 @@ const FOLDERS: &[Folder] = &[
         globs: &[
             "crates/semel/src/inbox/consumer/scheduler.rs",
             "crates/semel/src/inbox/consumer/bisect.rs",
-            "crates/semel/src/inbox/consumer/health.rs",
+            "crates/semel/src/inbox/consumer/metrics.rs",
         ],
         tests: &["consumer"],
         binaries: &["it", "worlds"],
