@@ -13,6 +13,7 @@ use testkit::services::Service;
 
 use self::load::{Load, Remembering};
 use self::world::{BEFORE, World};
+use crate::store::postgres::place::Place;
 
 /// Nothing here takes this long.
 const SOON: Duration = Duration::from_secs(120);
@@ -105,7 +106,7 @@ const INBOX_2: &str = concat!(
 /// A transaction that is open for long holds up the upgrade, and not those who come after the upgrade has asked.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_upgrade_that_has_to_wait_lets_others_pass() {
-    let Some(World::Postgres(place)) = World::postgres().await else { return };
+    let Some(place) = Place::take() else { return };
     let (long, other) = (place.client().await, place.client().await);
     long.batch_execute(INBOX_2).await.unwrap();
     long.batch_execute("BEGIN; SELECT count(*) FROM semel_inbox_batch").await.unwrap();
