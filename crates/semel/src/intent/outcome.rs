@@ -299,6 +299,16 @@ mod tests {
     }
 
     #[test]
+    fn a_smaller_form_loses_first_the_body_then_the_headers() {
+        let whole = Outcome::new(201, "x").header("location", "/payments/1");
+        let without_body = whole.smaller().unwrap();
+        assert_eq!((without_body.body.clone(), without_body.headers.len()), (Body::NotKept, 1));
+        let bare = without_body.smaller().unwrap();
+        assert_eq!((bare.code, bare.body.clone(), bare.headers.len()), (201, Body::NotKept, 0));
+        assert_eq!(bare.smaller(), None);
+    }
+
+    #[test]
     fn a_cut_off_outcome_is_refused_not_shortened() {
         let stored = Outcome::new(200, "").header("a", "b").encode();
         for len in 0..stored.len() {

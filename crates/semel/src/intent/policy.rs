@@ -205,6 +205,14 @@ mod tests {
     use super::*;
 
     #[test]
+    fn presets_are_what_they_say() {
+        let week = Retention::Ms(604_800_000);
+        let presets = [Preset::Payment, Preset::Order, Preset::Notification];
+        assert_eq!(presets.map(Preset::retention), [week, week, Retention::Ms(3_600_000)]);
+        assert_eq!(presets.map(Preset::verify), [true, false, false]);
+    }
+
+    #[test]
     fn late_and_early_keys_are_distinguished() {
         let made = 0x017f_22e2_79b0;
         let key = Key::new("017f22e2-79b0-7cc3-98c4-dc0c0c07398f").unwrap();

@@ -283,6 +283,7 @@ impl World {
         let step = self.apply(StepEvent::Decide { seen, ruling, retention: Retention::Ms(200), fresh });
         if step.answer == StepAnswer::Done {
             assert!(!live, "decided over a live owner");
+            assert_eq!(self.head.unwrap().owner, Owner::NONE, "a decision has no owner");
             self.cleared = self.head.unwrap().state == State::FailedRetryable;
             self.completed_until = (!self.cleared).then(|| self.head.unwrap().expires_at);
         }

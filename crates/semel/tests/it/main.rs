@@ -26,6 +26,7 @@ mod recover;
 mod relay_drain;
 mod relay_observed;
 mod relay_promise;
+mod relay_transactions;
 #[cfg(feature = "sqlite")]
 mod sink_planted;
 #[cfg(feature = "sqlite")]

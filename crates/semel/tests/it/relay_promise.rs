@@ -16,16 +16,16 @@ const BROKEN: &str = "what it confirmed is gone; keep it";
 
 /// What was called, in order, and who is stopped at the end.
 #[derive(Clone, Default)]
-struct Calls(Arc<Mutex<(Vec<&'static str>, Option<RelayStopHandle>)>>);
+pub(crate) struct Calls(pub(crate) Arc<Mutex<(Vec<&'static str>, Option<RelayStopHandle>)>>);
 
 impl Calls {
-    fn note(&self, call: &'static str) {
+    pub(crate) fn note(&self, call: &'static str) {
         self.0.lock().unwrap().0.push(call);
     }
 }
 
 /// Gives one batch, then stops the relay.
-struct One(Option<Batch>, Calls);
+pub(crate) struct One(pub(crate) Option<Batch>, pub(crate) Calls);
 
 impl OutboxReader for One {
     async fn next(&mut self) -> Result<Option<Batch>, OutboxReaderError> {

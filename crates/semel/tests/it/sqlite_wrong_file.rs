@@ -84,10 +84,12 @@ async fn a_database_of_another_application_is_left_alone() {
 }
 
 #[tokio::test]
-async fn a_newer_file_is_refused() {
+async fn a_file_of_the_next_version_is_taken_and_a_newer_one_refused() {
     let place = place();
     done(&SqliteStore::open(&place.path).await.unwrap(), "k").await;
     plain(&place.path).pragma_update(None, "user_version", schema::VERSION + 1).unwrap();
+    assert!(SqliteStore::open(&place.path).await.is_ok());
+    plain(&place.path).pragma_update(None, "user_version", schema::VERSION + 2).unwrap();
     let (kind, message) = refusal(&place.path).await;
     assert_eq!(kind, ErrorKind::Misconfigured);
     assert!(message.contains("newer semel") && message.contains("upgrade semel"), "{message}");

@@ -39,7 +39,8 @@ const NEEDED: [(&str, &str); 12] = [
     ("DELETE on semel_outbox_parked_key", "DELETE FROM semel_outbox_parked_key WHERE 1 = 0"),
     (
         "INSERT on semel_outbox_parked",
-        "INSERT INTO semel_outbox_parked (n) SELECT n FROM semel_outbox_parked WHERE 1 = 0",
+        "INSERT INTO semel_outbox_parked (hash, parked_key, id, topic, type, content_type, payload)
+         SELECT hash, parked_key, id, topic, type, content_type, payload FROM semel_outbox_parked WHERE 1 = 0",
     ),
     ("UPDATE on semel_outbox_parked", "UPDATE semel_outbox_parked SET error = error WHERE 1 = 0"),
     ("DELETE on semel_outbox_parked", "DELETE FROM semel_outbox_parked WHERE 1 = 0"),
