@@ -48,6 +48,7 @@ mod metrics;
 mod options;
 mod outbox_reader;
 pub mod poll;
+mod reader_options;
 mod run;
 mod sink_probe;
 mod transaction_split;

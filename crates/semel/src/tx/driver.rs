@@ -20,6 +20,10 @@ mod over_tokio_postgres;
 pub use error::{DriverError, DriverErrorKind};
 #[cfg(feature = "sqlite")]
 pub(crate) use over_rusqlite::{explain as explain_rusqlite, play_now};
+#[cfg(feature = "mysql")]
+pub(crate) use over_sqlx_mysql::fill as fill_mysql;
+#[cfg(feature = "postgres")]
+pub(crate) use over_tokio_postgres::bound as bound_postgres;
 
 /// The SQL a transaction understands.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

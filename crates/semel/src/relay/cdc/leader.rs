@@ -154,7 +154,7 @@ impl Leader {
         let mut leased = LeasedSession::open(outbox, me).await?;
         let names = cdc.stream.names(leased.lineage.store());
         let asked = Instant::now();
-        let lease_ms = i64::try_from(outbox.options.lease.as_millis()).unwrap_or(i64::MAX);
+        let lease_ms = outbox.options.lease_ms();
         let values: [&(dyn ToSql + Sync); 3] = [&me.to_string(), &lease_ms, &leased.lineage.to_string()];
         let rows = leased.query(&TAKE, &values).await?;
         if rows.is_empty() {

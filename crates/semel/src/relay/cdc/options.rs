@@ -8,10 +8,10 @@ use uuid::Uuid;
 use super::CdcOutboxReader;
 use super::table::RoutedTable;
 use crate::relay::outbox_reader::{OutboxReaderError, Rebase};
-use crate::relay::poll::Bounds;
 use crate::relay::poll::postgres::PostgresOutbox;
 use crate::relay::poll::postgres::leased_session::LeasedSession;
-use crate::relay::poll::postgres::options::{Options, Outbox};
+use crate::relay::poll::postgres::options::Outbox;
+use crate::relay::reader_options::{ReaderOptions, reader_options};
 use crate::store::postgres::PostgresOptions;
 use crate::store::{ErrorKind, Fate, StoreError};
 
@@ -79,9 +79,11 @@ impl StreamOptions {
 #[derive(Clone, Debug)]
 pub struct CdcOutboxOptions {
     postgres: PostgresOptions,
-    options: Options,
+    options: ReaderOptions,
     stream: StreamOptions,
 }
+
+reader_options!(CdcOutboxOptions, options);
 
 impl CdcOutboxOptions {
     /// The slot's name: lower-case letters, digits and `_`. Default: a name of this outbox's own.
@@ -120,26 +122,6 @@ impl CdcOutboxOptions {
     /// from if the slot is lost: the relay stops with an error, and an operator [decides](CdcOutbox::rebase).
     pub fn table(mut self, table: RoutedTable) -> Self {
         self.stream.table = Some(table);
-        self
-    }
-
-    /// Maximum number of events in a batch, and of bytes in their payloads. Default: 4,000 and 4 MiB. A larger event is
-    /// sent alone. A transaction of any size is delivered in such batches.
-    pub fn batch_max(mut self, events: usize, bytes: usize) -> Self {
-        self.options.bounds = Bounds { events_max: events.clamp(1, 100_000), bytes_max: bytes.max(1) };
-        self
-    }
-
-    /// How long after a relay's death another takes over. Default: 10 s.
-    pub fn lease(mut self, lease: Duration) -> Self {
-        self.options.lease = lease.clamp(Duration::from_millis(100), Duration::from_secs(600));
-        self
-    }
-
-    /// Backoff before the first retry of a key that was parked because the sink failed. Default: 1 s; it doubles with
-    /// each retry, up to a minute. A key parked because the sink refused an event waits for an operator.
-    pub fn retry_after(mut self, pause: Duration) -> Self {
-        self.options.retry = pause.clamp(Duration::from_millis(1), Duration::from_secs(3_600));
         self
     }
 
@@ -188,7 +170,7 @@ impl CdcOutboxOptions {
     }
 
     pub(super) fn unchecked(self) -> Result<CdcOutbox, OutboxReaderError> {
-        let outbox = Outbox::new(self.postgres, self.options)?;
+        let outbox = Outbox::new(self.postgres, self.options, None)?;
         Ok(CdcOutbox { cdc: Arc::new(Cdc { outbox, stream: self.stream }) })
     }
 }
@@ -203,7 +185,7 @@ impl CdcOutbox {
     pub fn options(url: &str) -> Result<CdcOutboxOptions, OutboxReaderError> {
         Ok(CdcOutboxOptions {
             postgres: PostgresOptions::from_url(url)?,
-            options: Options::default(),
+            options: ReaderOptions::default(),
             stream: StreamOptions {
                 slot: None,
                 publication: None,

@@ -11,8 +11,8 @@ use super::lsn::Lsn;
 use super::position::StreamPosition;
 use super::replication_connection::{Frame, ReplicationConnection};
 use super::table::{Row, Table};
-use crate::relay::poll::Bounds;
 use crate::relay::poll::postgres::snapshot::Snapshot;
+use crate::relay::reader_options::Bounds;
 use crate::timeout::bounded;
 
 /// How long one read waits for data.

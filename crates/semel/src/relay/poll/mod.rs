@@ -4,8 +4,10 @@ use std::time::Duration;
 
 use super::outbox_reader::Settled;
 
+mod admin;
 #[cfg(feature = "mysql")]
 pub mod mysql;
+mod outbox;
 // Pure, and shared with the simulated outbox.
 #[doc(hidden)]
 pub mod parking;
@@ -14,6 +16,8 @@ pub mod postgres;
 pub(in crate::relay) mod row;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
+
+pub use outbox::PolledOutbox;
 
 /// Number of partitions (column `lane`). Each has one cursor and one owner.
 pub const LANES: i16 = 16;
@@ -34,48 +38,12 @@ pub fn due_after(tried: &[Settled]) -> Duration {
     if all_taken { Duration::ZERO } else { DUE_EVERY }
 }
 
-/// Bounds of one batch.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Bounds {
-    pub(crate) events_max: usize,
-    pub(crate) bytes_max: usize,
-}
-
-impl Default for Bounds {
-    fn default() -> Self {
-        Self { events_max: 4_000, bytes_max: 4 * 1024 * 1024 }
-    }
-}
-
 /// Refuses tables of a version that this build does not work with.
 #[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
 fn known_version(version: i64) -> Result<(), crate::store::StoreError> {
     // The versions of the outbox are the same in all dialects.
     let checked = crate::outbox::TABLES.check(crate::tx::driver::Dialect::Postgres, version, "this database");
     checked.map_err(crate::migration::wrong)
-}
-
-/// Which of these parked events (number and topic) to skip: those on `topic`, which may be omitted if there is only
-/// one.
-#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
-fn to_skip(
-    id: uuid::Uuid,
-    parked: Vec<(i64, String)>,
-    topic: Option<&str>,
-) -> Result<Vec<i64>, crate::relay::OutboxReaderError> {
-    use crate::store::{ErrorKind, Fate, StoreError};
-    let mut topics: Vec<&str> = parked.iter().map(|(_, topic)| topic.as_str()).collect();
-    topics.sort_unstable();
-    topics.dedup();
-    if topic.is_none() && topics.len() > 1 {
-        let message = format!(
-            "events with the id {id} are parked on several topics ({}); name the topic of the one to skip",
-            topics.join(", ")
-        );
-        return Err(StoreError::new(ErrorKind::Misconfigured, Fate::NotApplied, message).into());
-    }
-    let wanted = parked.iter().filter(|(_, of)| topic.is_none_or(|topic| topic == of));
-    Ok(wanted.map(|(n, _)| *n).collect())
 }
 
 /// The outbox tables do not exist.

@@ -11,67 +11,46 @@ use uuid::Uuid;
 
 use self::leased_session::{LeasedSession, PartitionCursor};
 use super::parking::{ParkedRows, RetryBatch};
-use super::{Bounds, DUE_EVERY, due_after};
+use super::{DUE_EVERY, PolledOutbox, due_after};
 use crate::relay::outbox_reader::{
     Batch, Lag, OutboxLineage, OutboxReader, OutboxReaderError, Pending, Position, Pruned, Settled,
     SinkCheckpoint,
 };
+use crate::relay::reader_options::{ReaderOptions, reader_options};
 use crate::store::mysql::MysqlStore;
 use crate::store::mysql::session::Dial;
 
 mod admin;
 mod chunk;
 mod leased_session;
-mod list;
 mod retry;
 
 /// An outbox in MySQL or MariaDB. Cheap to clone. Create the tables with
 /// [`outbox::schema`](crate::outbox::schema). The URL has the form of a [`MysqlStore`] URL.
+pub type MysqlOutbox = PolledOutbox<MysqlTables>;
+
+/// The outbox tables in MySQL or MariaDB.
 #[derive(Clone, Debug)]
-pub struct MysqlOutbox {
+pub struct MysqlTables {
     dial: Arc<Dial>,
     server: Arc<str>,
-    bounds: Bounds,
-    lease: Duration,
-    retry: Duration,
+    options: ReaderOptions,
 }
+
+reader_options!(MysqlOutbox, database.options);
 
 impl MysqlOutbox {
     /// The outbox in the database of this URL.
     pub fn new(url: &str) -> Result<Self, OutboxReaderError> {
         let (_, dial, server) = MysqlStore::options().with_url(url)?;
-        Ok(Self {
-            dial: Arc::new(dial),
-            server: server.into(),
-            bounds: Bounds::default(),
-            lease: Duration::from_secs(10),
-            retry: Duration::from_secs(1),
-        })
-    }
-
-    /// Maximum number of events in a batch, and of bytes in their payloads. Default: 4,000 and 4 MiB.
-    pub fn batch_max(mut self, events: usize, bytes: usize) -> Self {
-        self.bounds = Bounds { events_max: events.clamp(1, 100_000), bytes_max: bytes.max(1) };
-        self
-    }
-
-    /// How long after a relay's death other relays take its partitions. Default: 10 s.
-    pub fn lease(mut self, lease: Duration) -> Self {
-        self.lease = lease.clamp(Duration::from_millis(100), Duration::from_secs(600));
-        self
-    }
-
-    /// Backoff before the first retry of a key that was parked because the sink failed. Default: 1 s; it doubles with
-    /// each retry, up to a minute.
-    pub fn retry_after(mut self, pause: Duration) -> Self {
-        self.retry = pause.clamp(Duration::from_millis(1), Duration::from_secs(3_600));
-        self
+        let (dial, server) = (Arc::new(dial), server.into());
+        Ok(Self { database: MysqlTables { dial, server, options: ReaderOptions::default() } })
     }
 
     /// A reader for one relay. Several share the partitions.
     pub fn source(&self) -> MysqlOutboxReader {
         MysqlOutboxReader {
-            outbox: self.clone(),
+            outbox: self.database.clone(),
             me: Uuid::now_v7().to_string(),
             leased: None,
             in_flight: None,
@@ -85,7 +64,7 @@ impl MysqlOutbox {
 
 /// Reads one relay's share of the outbox: the partitions it leases.
 pub struct MysqlOutboxReader {
-    outbox: MysqlOutbox,
+    outbox: MysqlTables,
     me: String,
     leased: Option<LeasedSession>,
     in_flight: Option<(Batch, Origin)>,
@@ -281,13 +260,13 @@ impl OutboxReader for MysqlOutboxReader {
     async fn renew_lease(&mut self) -> Result<(), OutboxReaderError> {
         let Some(leased) = &mut self.leased else { return Err(OutboxReaderError::Fenced) };
         // If it fails, it is retried soon, not at once.
-        leased.heartbeat_at = Instant::now() + self.outbox.lease / 10;
+        leased.heartbeat_at = Instant::now() + self.outbox.options.lease / 10;
         leased.heartbeat().await
     }
 
     fn renew_after(&self) -> Duration {
         let due = |leased: &LeasedSession| leased.heartbeat_at.saturating_duration_since(Instant::now());
-        self.leased.as_ref().map_or(self.outbox.lease / 3, due)
+        self.leased.as_ref().map_or(self.outbox.options.lease / 3, due)
     }
 
     fn holds_lease(&self) -> bool {

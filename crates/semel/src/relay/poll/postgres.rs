@@ -37,7 +37,6 @@ use crate::store::{ErrorKind, Fate, StoreError};
 
 mod admin;
 pub(in crate::relay) mod leased_session;
-mod list;
 pub(in crate::relay) mod options;
 pub(in crate::relay) mod partition_group;
 mod prefetch;
@@ -47,7 +46,7 @@ pub(in crate::relay) mod retry;
 pub(in crate::relay) mod snapshot;
 mod statement;
 
-pub use options::{PostgresOutbox, PostgresOutboxOptions};
+pub use options::{PostgresOutbox, PostgresOutboxOptions, PostgresTables};
 
 /// Reads one relay's share of the outbox: the partitions (column `lane`) it leases.
 pub struct PostgresOutboxReader {

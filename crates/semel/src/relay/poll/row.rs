@@ -14,6 +14,34 @@ use crate::intent::key::Key;
 use crate::outbox::Event;
 use crate::relay::outbox_reader::Pending;
 
+/// A row of one of the drivers.
+pub trait OutboxRow {
+    /// The error of a value that cannot be read.
+    type Error;
+
+    /// A text as raw bytes, which need not be UTF-8.
+    fn text(&self, at: usize) -> Result<Option<&[u8]>, Self::Error>;
+
+    /// Bytes.
+    fn bytes(&self, at: usize) -> Result<Option<Vec<u8>>, Self::Error>;
+
+    /// A number.
+    fn int(&self, at: usize) -> Result<i64, Self::Error>;
+
+    /// The error of a row that this version cannot read.
+    fn unreadable(why: String) -> Self::Error;
+
+    /// A text for display, with `\u{fffd}` in place of invalid bytes.
+    fn readable_if_any(&self, at: usize) -> Result<Option<String>, Self::Error> {
+        Ok(self.text(at)?.map(|bytes| String::from_utf8_lossy(bytes).into_owned()))
+    }
+
+    /// The same, or nothing for NULL.
+    fn readable(&self, at: usize) -> Result<String, Self::Error> {
+        Ok(self.readable_if_any(at)?.unwrap_or_default())
+    }
+}
+
 /// The id as a UUID. Other text is hashed into one, always the same.
 pub(in crate::relay) fn event_uuid(id: &str) -> Uuid {
     Uuid::parse_str(id).unwrap_or_else(|_| {
@@ -72,6 +100,34 @@ pub(in crate::relay) struct Columns {
 }
 
 impl Columns {
+    /// The event in the twelve columns from `first` on.
+    pub(in crate::relay) fn read<R: OutboxRow>(row: &R, first: usize) -> Result<Self, R::Error> {
+        let mut texts = Texts::default();
+        let mut text = |at: usize, column: &str| -> Result<Option<String>, R::Error> {
+            Ok(row.text(first + at)?.map(|bytes| texts.read(column, bytes)))
+        };
+        let mut needed = |at: usize, column: &str| {
+            text(at, column)?.ok_or_else(|| R::unreadable(format!("the column {column} is null")))
+        };
+        let (id, topic) = (needed(0, "id")?, needed(1, "topic")?);
+        let (kind, content_type) = (needed(2, "type")?, needed(6, "content_type")?);
+        Ok(Self {
+            id: event_uuid(&id),
+            topic,
+            kind,
+            key: text(3, "key")?,
+            aggregate_type: text(4, "aggregate_type")?,
+            aggregate_id: text(5, "aggregate_id")?,
+            content_type,
+            headers: text(7, "headers")?,
+            idempotency_key: text(8, "idempotency_key")?,
+            trace_parent: text(9, "trace_parent")?,
+            intent: row.bytes(first + 10)?,
+            payload: row.bytes(first + 11)?.unwrap_or_default(),
+            unreadable: texts.unreadable,
+        })
+    }
+
     /// As an event of a batch. `held`: an earlier event of its key is parked.
     pub(in crate::relay) fn pending(mut self, held: bool) -> Pending {
         let unreadable = self.unreadable.take();

@@ -9,61 +9,41 @@ use uuid::Uuid;
 
 use self::table::{LeasedCursor, Table};
 use super::parking::{ParkedRows, RetryBatch};
-use super::{Bounds, DUE_EVERY, due_after};
+use super::{DUE_EVERY, PolledOutbox, due_after};
 use crate::relay::outbox_reader::{
     Batch, Lag, OutboxLineage, OutboxReader, OutboxReaderError, Pending, Position, Pruned, Rebase, Settled,
     SinkCheckpoint,
 };
+use crate::relay::reader_options::{ReaderOptions, reader_options};
 use crate::store::{ErrorKind, Fate, StoreError};
 
 mod admin;
-mod list;
 mod table;
 
 /// An outbox in the caller's own SQLite file. Cheap to clone. Create the tables with
 /// [`outbox::schema`](crate::outbox::schema).
+pub type SqliteOutbox = PolledOutbox<SqliteTables>;
+
+/// The outbox tables in a SQLite file.
 #[derive(Clone, Debug)]
-pub struct SqliteOutbox {
+pub struct SqliteTables {
     path: Arc<PathBuf>,
-    bounds: Bounds,
-    lease: Duration,
-    retry: Duration,
+    options: ReaderOptions,
 }
+
+reader_options!(SqliteOutbox, database.options);
 
 impl SqliteOutbox {
     /// The outbox in this file, which must exist.
     pub fn new(path: impl AsRef<Path>) -> Self {
-        Self {
-            path: Arc::new(path.as_ref().to_owned()),
-            bounds: Bounds::default(),
-            lease: Duration::from_secs(10),
-            retry: Duration::from_secs(1),
-        }
-    }
-
-    /// Maximum number of events in a batch, and of bytes in their payloads. Default: 4,000 and 4 MiB.
-    pub fn batch_max(mut self, events: usize, bytes: usize) -> Self {
-        self.bounds = Bounds { events_max: events.clamp(1, 100_000), bytes_max: bytes.max(1) };
-        self
-    }
-
-    /// How long after a relay's death another takes over. Default: 10 s.
-    pub fn lease(mut self, lease: Duration) -> Self {
-        self.lease = lease.clamp(Duration::from_millis(100), Duration::from_secs(600));
-        self
-    }
-
-    /// Backoff before the first retry of a key that was parked because the sink failed. Default: 1 s; it doubles with
-    /// each retry, up to a minute.
-    pub fn retry_after(mut self, pause: Duration) -> Self {
-        self.retry = pause.clamp(Duration::from_millis(1), Duration::from_secs(3_600));
-        self
+        let path = Arc::new(path.as_ref().to_owned());
+        Self { database: SqliteTables { path, options: ReaderOptions::default() } }
     }
 
     /// A reader for one relay.
     pub fn source(&self) -> SqliteOutboxReader {
         SqliteOutboxReader {
-            outbox: self.clone(),
+            outbox: self.database.clone(),
             me: Uuid::now_v7().to_string(),
             table: None,
             leased: None,
@@ -76,6 +56,14 @@ impl SqliteOutbox {
         }
     }
 
+    /// Accepts the file as the right one from now on.
+    pub async fn rebase(&self, rebase: Rebase) -> Result<(), OutboxReaderError> {
+        let path = self.database.path.clone();
+        blocking(move || Table::rebase(&path, rebase)).await
+    }
+}
+
+impl SqliteTables {
     /// Works on a table of its own, off the runtime's threads.
     async fn with<T: Send + 'static>(
         &self,
@@ -84,17 +72,11 @@ impl SqliteOutbox {
         let path = self.path.clone();
         blocking(move || work(&Table::open(&path)?)).await
     }
-
-    /// Accepts the file as the right one from now on.
-    pub async fn rebase(&self, rebase: Rebase) -> Result<(), OutboxReaderError> {
-        let path = self.path.clone();
-        blocking(move || Table::rebase(&path, rebase)).await
-    }
 }
 
 /// Reads the outbox while this relay holds the lease.
 pub struct SqliteOutboxReader {
-    outbox: SqliteOutbox,
+    outbox: SqliteTables,
     me: String,
     /// `None` while work runs on it, and after such work was cancelled: then the next call opens another.
     table: Option<Table>,
@@ -172,7 +154,7 @@ impl SqliteOutboxReader {
         if now < self.heartbeat_at && (self.leased.is_none() || self.table.is_some()) {
             return Ok(self.leased.is_some());
         }
-        let (me, lease) = (self.me.clone(), self.outbox.lease);
+        let (me, lease) = (self.me.clone(), self.outbox.options.lease);
         let epoch = self.leased.as_ref().map(|leased| leased.epoch);
         self.heartbeat_at = now + lease / 3;
         let leased = self.with(move |table| table.take_or_renew(&me, epoch, lease)).await?;
@@ -188,14 +170,14 @@ impl SqliteOutboxReader {
     }
 
     async fn find_due(&mut self) -> Result<Option<Batch>, OutboxReaderError> {
-        let bytes_max = self.outbox.bounds.bytes_max;
+        let bytes_max = self.outbox.options.bounds.bytes_max;
         let (tried, events) = self.with(move |table| table.due(bytes_max)).await?;
         if tried.ns.is_empty() && tried.empty.is_empty() {
             self.due_at = Instant::now() + DUE_EVERY;
             return Ok(None);
         }
         if events.is_empty() {
-            let (epoch, retry) = (self.epoch()?, self.outbox.retry);
+            let (epoch, retry) = (self.epoch()?, self.outbox.options.retry);
             self.with(move |table| table.retried(epoch, &tried, &[], retry)).await?;
             return Ok(None);
         }
@@ -250,7 +232,7 @@ impl OutboxReader for SqliteOutboxReader {
             return Ok(Some(batch));
         }
         let Some(leased) = self.leased.clone() else { return Ok(None) };
-        let bounds = self.outbox.bounds;
+        let bounds = self.outbox.options.bounds;
         let Some((until, seqs, events)) = self.with(move |table| table.chunk(&leased, bounds)).await? else {
             return Ok(None);
         };
@@ -292,7 +274,7 @@ impl OutboxReader for SqliteOutboxReader {
     }
 
     async fn ack(&mut self, settled: &[Settled]) -> Result<(), OutboxReaderError> {
-        let (epoch, retry) = (self.epoch()?, self.outbox.retry);
+        let (epoch, retry) = (self.epoch()?, self.outbox.options.retry);
         match self.in_flight.take().filter(|_| self.table.is_some()) {
             None => return Err(OutboxReaderError::Fenced),
             Some((_, Origin::Parked(tried))) => {

@@ -61,7 +61,7 @@ impl Tx for sqlx::Transaction<'_, MySql> {
 }
 
 /// Writes the values in place of `?1`, `?2` …, or of `?` one after the other.
-fn fill(text: &str, values: &[Value]) -> String {
+pub(crate) fn fill(text: &str, values: &[Value]) -> String {
     let mut out = String::with_capacity(text.len() + values.len() * 80);
     let mut next = 0;
     let mut rest = text;

@@ -32,7 +32,8 @@ impl Tx for tokio_postgres::Transaction<'_> {
     }
 }
 
-fn bound(value: &Value) -> (Box<dyn ToSql + Sync + Send + '_>, Type) {
+/// A value as a parameter, and its type.
+pub(crate) fn bound(value: &Value) -> (Box<dyn ToSql + Sync + Send + '_>, Type) {
     match value {
         Value::Int(value) => (Box::new(*value), Type::INT8),
         Value::Bytes(value) => (Box::new(value.as_deref()), Type::BYTEA),

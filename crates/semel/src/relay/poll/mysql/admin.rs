@@ -1,114 +1,174 @@
-//! Operator commands: list, retry and skip parked events.
+//! The statements of operator commands, and rebase after the lineage has changed.
 
-use std::time::{Duration, SystemTime};
+use super::chunk::EVENT;
+use super::leased_session::{LeasedSession, NOW};
+use super::{MysqlOutbox, MysqlTables};
+use crate::relay::listing::{EventFilter, LOOKED_EVENTS_MAX, MissingPrivilege};
+use crate::relay::outbox_reader::{OutboxReaderError, Rebase};
+use crate::relay::poll::LANES;
+use crate::relay::poll::admin::{Command, FromRow, numbers};
+use crate::relay::poll::outbox::PollDatabase;
+use crate::store::Fate;
+use crate::tx::driver::{Value, fill_mysql};
 
-use uuid::Uuid;
+/// The status of the event `o`, by the cursor `c` of its partition (column `part`).
+const STANDING: &str = "CONVERT(COALESCE(
+        (SELECT IF(p.error IS NULL, 'held', 'parked') FROM semel_outbox_parked p WHERE p.id = o.id AND p.topic = o.topic LIMIT 1),
+        CASE WHEN o.n <= c.after_n THEN 'published' WHEN o.n <= c.until_n THEN 'sending' ELSE 'waiting' END) USING utf8mb4)";
 
-use super::MysqlOutbox;
-use super::chunk::{EVENT, columns};
-use super::leased_session::{NOW, get};
-use crate::relay::outbox_reader::{OutboxReaderError, Parked};
-use crate::relay::poll::row::event_uuid;
-use crate::relay::poll::to_skip;
-use crate::store::mysql::literal;
-use crate::store::mysql::session::Brought;
-use crate::store::{Fate, StoreError};
+const MADE_AT: &str = "CAST(UNIX_TIMESTAMP(o.made_at) * 1000 AS SIGNED)";
 
-/// Now, but never the same time as before: by that a relay that just retried sees that an operator was here.
+/// The privileges a relay needs, each with a statement on no row. Only pruning needs the last.
+const NEEDED: [(&str, &str); 12] = [
+    ("SELECT on semel_outbox", "SELECT n FROM semel_outbox WHERE 1 = 0"),
+    ("UPDATE on semel_outbox_cursor", "UPDATE semel_outbox_cursor SET epoch = epoch WHERE 1 = 0"),
+    (
+        "INSERT on semel_outbox_relay",
+        "INSERT INTO semel_outbox_relay SELECT id, lease_until FROM semel_outbox_relay WHERE 1 = 0",
+    ),
+    ("UPDATE on semel_outbox_relay", "UPDATE semel_outbox_relay SET lease_until = lease_until WHERE 1 = 0"),
+    ("DELETE on semel_outbox_relay", "DELETE FROM semel_outbox_relay WHERE 1 = 0"),
+    (
+        "INSERT on semel_outbox_parked_key",
+        "INSERT INTO semel_outbox_parked_key SELECT * FROM semel_outbox_parked_key WHERE 1 = 0",
+    ),
+    ("UPDATE on semel_outbox_parked_key", "UPDATE semel_outbox_parked_key SET tries = tries WHERE 1 = 0"),
+    ("DELETE on semel_outbox_parked_key", "DELETE FROM semel_outbox_parked_key WHERE 1 = 0"),
+    (
+        "INSERT on semel_outbox_parked",
+        "INSERT INTO semel_outbox_parked SELECT * FROM semel_outbox_parked WHERE 1 = 0",
+    ),
+    ("UPDATE on semel_outbox_parked", "UPDATE semel_outbox_parked SET error = error WHERE 1 = 0"),
+    ("DELETE on semel_outbox_parked", "DELETE FROM semel_outbox_parked WHERE 1 = 0"),
+    ("DELETE on semel_outbox", "DELETE FROM semel_outbox WHERE 1 = 0"),
+];
+
+/// Error numbers of a missing privilege.
+const DENIED: [u16; 3] = [1142, 1143, 1044];
+
+/// Now, but never the same time as before.
 fn at_once() -> String {
     format!("{NOW} + (COALESCE(due_at, 0) = {NOW})")
 }
 
-impl MysqlOutbox {
-    pub(super) async fn ask(&self, text: String) -> Result<Vec<Brought>, OutboxReaderError> {
+/// One statement for each partition.
+fn each_partition(statement: impl Fn(i16) -> String) -> String {
+    (0..LANES).map(statement).collect::<Vec<_>>().join("; ")
+}
+
+/// The events of one partition to look at, as `o`.
+fn scanned(part: i16, and: &str, order: &str) -> String {
+    let scanned = LOOKED_EVENTS_MAX / usize::from(LANES.unsigned_abs());
+    format!("(SELECT * FROM semel_outbox WHERE part = {part} {and} ORDER BY {order} LIMIT {scanned}) o")
+}
+
+fn list(listing: &EventFilter) -> String {
+    let order = if listing.oldest_first { "n" } else { "n DESC" };
+    each_partition(|part| {
+        let after = format!("AND n > (SELECT after_n FROM semel_outbox_cursor WHERE part = {part})");
+        let scanned = scanned(part, if listing.unpublished { &after } else { "" }, order);
+        format!(
+            "SELECT CONVERT(o.id USING utf8mb4), CONVERT(o.topic USING utf8mb4), CONVERT(o.type USING utf8mb4),
+                    CONVERT(COALESCE(o.`key`, o.aggregate_id) USING utf8mb4), {MADE_AT}, LENGTH(o.payload), {STANDING}
+             FROM {scanned} JOIN semel_outbox_cursor c ON c.part = o.part
+             WHERE (?1 IS NULL OR o.topic = ?1) AND (?2 IS NULL OR COALESCE(o.`key`, o.aggregate_id) = ?2)
+             ORDER BY o.{order} LIMIT ?3"
+        )
+    })
+}
+
+fn find() -> String {
+    let newest = each_partition(|part| {
+        let scanned = scanned(part, "", "n DESC");
+        format!(
+            "SELECT {EVENT}, {MADE_AT}, {STANDING}, NULL, NULL
+             FROM {scanned} JOIN semel_outbox_cursor c ON c.part = o.part WHERE o.id = ?1"
+        )
+    });
+    format!(
+        "SELECT {EVENT}, {MADE_AT}, IF(o.error IS NULL, 'held', 'parked'), CONVERT(o.error USING utf8mb4),
+                CONVERT(o.parked_key USING utf8mb4)
+         FROM semel_outbox_parked o WHERE o.id = ?1; {newest}"
+    )
+}
+
+impl PollDatabase for MysqlTables {
+    const NUMBERS_EACH_PARTITION: bool = true;
+
+    fn text(command: Command<'_>) -> String {
+        match command {
+            Command::Parked => format!(
+                "SELECT {EVENT}, CONVERT(o.parked_key USING utf8mb4), CONVERT(o.error USING utf8mb4),
+                        CAST(UNIX_TIMESTAMP(o.parked_at) * 1000 AS SIGNED)
+                 FROM semel_outbox_parked o WHERE ?1 IS NULL OR o.hash = UNHEX(SHA2(?1, 256)) ORDER BY o.n LIMIT ?2"
+            ),
+            Command::Retry => format!(
+                "UPDATE semel_outbox_parked_key SET due_at = {}
+                 WHERE ?1 IS NULL OR hash = UNHEX(SHA2(?1, 256)); SELECT ROW_COUNT()",
+                at_once()
+            ),
+            Command::OfId => {
+                "SELECT n, CONVERT(topic USING utf8mb4), CONVERT(id USING utf8mb4) FROM semel_outbox_parked
+                 WHERE id = ?1 OR id NOT LIKE '________-____-____-____-____________' ORDER BY n LIMIT 10000"
+                    .to_owned()
+            }
+            Command::Skip(ns) => format!(
+                "START TRANSACTION;
+                 UPDATE semel_outbox_parked_key k JOIN semel_outbox_parked p ON p.hash = k.hash
+                     SET k.due_at = {at_once}, k.tries = 0 WHERE p.n IN ({ns});
+                 DELETE FROM semel_outbox_parked WHERE n IN ({ns});
+                 SELECT ROW_COUNT();
+                 COMMIT",
+                at_once = at_once(),
+                ns = numbers(ns)
+            ),
+            Command::List(listing) => list(listing),
+            Command::Find => find(),
+        }
+    }
+
+    async fn ask<T: FromRow>(&self, text: String, values: Vec<Value>) -> Result<Vec<T>, OutboxReaderError> {
         let open = self.dial.open().await;
         let mut session = open.map_err(|error| error.explain(&self.server, Fate::NotApplied))?;
-        let brought = session.run(text).await;
+        let brought = session.run(fill_mysql(&text, &values)).await;
         session.close().await;
-        Ok(brought.map_err(|failed| failed.trouble.explain(&self.server, Fate::InDoubt))?)
+        let brought = brought.map_err(|failed| failed.trouble.explain(&self.server, Fate::InDoubt))?;
+        Ok(brought.iter().flat_map(|brought| &brought.rows).map(T::from_row).collect::<Result<_, _>>()?)
     }
 
-    /// Parked and held events, of one key or of all, in the order in which they would be published.
-    pub async fn parked(
-        &self,
-        key: Option<&str>,
-        events_max: usize,
-    ) -> Result<Vec<Parked>, OutboxReaderError> {
-        let of = key.map_or_else(String::new, |key| {
-            format!("WHERE o.hash = UNHEX(SHA2({}, 256))", literal::text(key))
-        });
-        let text = format!(
-            "SELECT {EVENT}, CONVERT(o.parked_key USING utf8mb4), CONVERT(o.error USING utf8mb4),
-                    CAST(UNIX_TIMESTAMP(o.parked_at) * 1000 AS SIGNED)
-             FROM semel_outbox_parked o {of} ORDER BY o.n LIMIT {events_max}"
-        );
-        let rows = self.ask(text).await?.pop().unwrap_or_default().rows;
-        let parked = rows.iter().map(|row| {
-            let ms: i64 = get(row, 14)?;
-            Ok(Parked {
-                key: get(row, 12)?,
-                event: columns(row)?.event(),
-                error: get(row, 13)?,
-                since: SystemTime::UNIX_EPOCH + Duration::from_millis(ms.max(0).unsigned_abs()),
-            })
-        });
-        Ok(parked.collect::<Result<_, StoreError>>()?)
-    }
-
-    /// Retries a parked key now, or all of them with `None`. Returns the number of keys.
-    pub async fn retry(&self, key: Option<&str>) -> Result<u64, OutboxReaderError> {
-        let of = key
-            .map_or_else(String::new, |key| format!("WHERE hash = UNHEX(SHA2({}, 256))", literal::text(key)));
-        let text = format!("UPDATE semel_outbox_parked_key SET due_at = {} {of}", at_once());
-        Ok(self.ask(text).await?.pop().unwrap_or_default().matched)
-    }
-
-    /// Number and topic of the parked events with this id. A stored id that is not a UUID is hashed into one.
-    async fn of_id(&self, id: Uuid) -> Result<Vec<(i64, String)>, OutboxReaderError> {
-        let text = format!(
-            "SELECT n, CONVERT(topic USING utf8mb4), CONVERT(id USING utf8mb4) FROM semel_outbox_parked
-             WHERE id = {} OR id NOT LIKE '________-____-____-____-____________' ORDER BY n LIMIT 10000",
-            literal::text(&id.to_string())
-        );
-        let rows = self.ask(text).await?.pop().unwrap_or_default().rows;
-        let mut found = Vec::new();
-        for row in &rows {
-            let (n, topic, text): (i64, String, String) = (get(row, 0)?, get(row, 1)?, get(row, 2)?);
-            if event_uuid(&text) == id {
-                found.push((n, topic));
+    async fn missing_privileges(&self) -> Result<Vec<MissingPrivilege>, OutboxReaderError> {
+        let mut leased = LeasedSession::open(self, "").await?;
+        let mut missing = Vec::new();
+        for (at, (right, sql)) in NEEDED.iter().enumerate() {
+            match leased.session.run((*sql).to_owned()).await {
+                Ok(_) => {}
+                Err(failed) if failed.trouble.number().is_some_and(|number| DENIED.contains(&number)) => {
+                    missing.push(MissingPrivilege {
+                        right: (*right).to_owned(),
+                        only_to_prune: at + 1 == NEEDED.len(),
+                    });
+                }
+                Err(failed) => return Err(failed.trouble.explain(&self.server, Fate::NotApplied).into()),
             }
         }
-        Ok(found)
+        leased.session.close().await;
+        Ok(missing)
     }
+}
 
-    /// Skips a parked event for good, so that the events behind it in its key continue. `false`: it is not parked.
-    ///
-    /// # Errors
-    /// Also if events with this id are parked on several topics: see [`skip_on`](Self::skip_on).
-    pub async fn skip(&self, id: Uuid) -> Result<bool, OutboxReaderError> {
-        self.give_up(id, None).await
-    }
-
-    /// Like [`skip`](Self::skip), for the event with this id on this topic.
-    pub async fn skip_on(&self, id: Uuid, topic: &str) -> Result<bool, OutboxReaderError> {
-        self.give_up(id, Some(topic)).await
-    }
-
-    async fn give_up(&self, id: Uuid, topic: Option<&str>) -> Result<bool, OutboxReaderError> {
-        let ns = to_skip(id, self.of_id(id).await?, topic)?;
-        if ns.is_empty() {
-            return Ok(false);
-        }
-        let ns: Vec<String> = ns.iter().map(ToString::to_string).collect();
-        let ns = ns.join(",");
+impl MysqlOutbox {
+    /// Accepts these tables as the right ones from now on. Running relays are fenced.
+    pub async fn rebase(&self, rebase: Rebase) -> Result<(), OutboxReaderError> {
+        let after = match rebase {
+            Rebase::Everything => "0",
+            Rebase::FromNow => {
+                "(SELECT p.n FROM semel_outbox_part p WHERE p.part = semel_outbox_cursor.part)"
+            }
+        };
         let text = format!(
-            "START TRANSACTION;
-             UPDATE semel_outbox_parked_key k JOIN semel_outbox_parked p ON p.hash = k.hash
-                 SET k.due_at = {}, k.tries = 0 WHERE p.n IN ({ns});
-             DELETE FROM semel_outbox_parked WHERE n IN ({ns});
-             COMMIT",
-            at_once()
+            "UPDATE semel_outbox_cursor SET epoch = epoch + 1, owner = NULL, until_n = NULL, after_n = {after},
+             lineage = (SELECT m.lineage FROM semel_outbox_meta m)"
         );
-        Ok(self.ask(text).await?.get(2).is_some_and(|brought| brought.matched > 0))
+        self.database.ask::<i64>(text, Vec::new()).await.map(drop)
     }
 }

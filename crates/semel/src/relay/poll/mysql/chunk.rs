@@ -1,12 +1,9 @@
 //! A chunk of events: found, recorded, read, acked.
 
-use sqlx::mysql::MySqlRow;
-
 use super::leased_session::{LeasedSession, NOW, PartitionCursor, get};
 use crate::relay::outbox_reader::{OutboxReaderError, Pending};
 use crate::relay::poll::parking::ParkedRows;
-use crate::relay::poll::row::{Columns, event_uuid};
-use crate::store::StoreError;
+use crate::relay::poll::row::Columns;
 use crate::store::mysql::literal;
 
 /// The ordering key of an event.
@@ -64,7 +61,7 @@ impl LeasedSession {
         for row in &self.rows(&selects.join("; ")).await? {
             numbers.push((get(row, 12)?, get(row, 13)?));
             let held = get::<i64>(row, 14)? != 0;
-            events.push(columns(row)?.pending(held));
+            events.push(Columns::read(row, 0)?.pending(held));
         }
         Ok(Some((recorded, numbers, events)))
     }
@@ -75,7 +72,7 @@ impl LeasedSession {
         if count == 0 {
             return Ok(Vec::new());
         }
-        let bounds = self.outbox.bounds;
+        let bounds = self.outbox.options.bounds;
         let most = (bounds.events_max / count * 2).clamp(1, bounds.events_max);
         self.first_partition = (self.first_partition + 1) % count;
         let mut cursors = self.cursors.clone();
@@ -130,7 +127,7 @@ impl LeasedSession {
                 let due = if flag(&parked.for_good) {
                     "NULL".to_owned()
                 } else {
-                    format!("{NOW} + {}", self.outbox.retry.as_millis())
+                    format!("{NOW} + {}", self.outbox.options.retry.as_millis())
                 };
                 also.push(format!(
                     "INSERT INTO semel_outbox_parked_key (hash, part, due_at)
@@ -159,23 +156,4 @@ impl LeasedSession {
         }
         Ok(())
     }
-}
-
-pub(super) fn columns(row: &MySqlRow) -> Result<Columns, StoreError> {
-    let id: String = get(row, 0)?;
-    Ok(Columns {
-        id: event_uuid(&id),
-        topic: get(row, 1)?,
-        kind: get(row, 2)?,
-        key: get(row, 3)?,
-        aggregate_type: get(row, 4)?,
-        aggregate_id: get(row, 5)?,
-        content_type: get(row, 6)?,
-        headers: get(row, 7)?,
-        idempotency_key: get(row, 8)?,
-        trace_parent: get(row, 9)?,
-        intent: get(row, 10)?,
-        payload: get(row, 11)?,
-        unreadable: None,
-    })
 }

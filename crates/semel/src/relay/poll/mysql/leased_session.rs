@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 use sqlx::mysql::MySqlRow;
 use sqlx::{Decode, MySql, Row, Type};
 
-use super::MysqlOutbox;
-use crate::relay::outbox_reader::{Lag, OutboxLineage, OutboxReaderError, Pruned, Rebase};
+use super::MysqlTables;
+use crate::relay::outbox_reader::{Lag, OutboxLineage, OutboxReaderError, Pruned};
+use crate::relay::poll::row::OutboxRow;
 use crate::relay::poll::{LANES, cursor_ahead, known_version, no_outbox, share};
 use crate::store::mysql::literal;
 use crate::store::mysql::session::{Brought, Session};
@@ -40,7 +41,7 @@ pub(super) struct PartitionCursor {
 
 pub(super) struct LeasedSession {
     pub(super) session: Session,
-    pub(super) outbox: MysqlOutbox,
+    pub(super) outbox: MysqlTables,
     me: String,
     pub(super) lineage: String,
     pub(super) cursors: Vec<PartitionCursor>,
@@ -54,7 +55,7 @@ pub(super) struct LeasedSession {
 }
 
 impl LeasedSession {
-    pub(super) async fn open(outbox: &MysqlOutbox, me: &str) -> Result<Self, OutboxReaderError> {
+    pub(super) async fn open(outbox: &MysqlTables, me: &str) -> Result<Self, OutboxReaderError> {
         let session =
             outbox.dial.open().await.map_err(|error| error.explain(&outbox.server, Fate::NotApplied))?;
         let now = Instant::now();
@@ -146,7 +147,7 @@ impl LeasedSession {
             return Err(OutboxReaderError::Fenced);
         }
         let asked = Instant::now();
-        let (me, lease) = (literal::text(&self.me), self.outbox.lease);
+        let (me, lease) = (literal::text(&self.me), self.outbox.options.lease);
         let text = format!(
             "INSERT INTO semel_outbox_relay (id, lease_until) VALUES ({me}, {NOW} + {ms})
                  ON DUPLICATE KEY UPDATE lease_until = VALUES(lease_until);
@@ -220,7 +221,7 @@ impl LeasedSession {
         let taken = self.run(text).await?.pop().unwrap_or_default().rows;
         if taken.len() < missing.len() {
             // Their owners are about to release them.
-            self.heartbeat_at = self.heartbeat_at.min(Instant::now() + self.outbox.lease / 10);
+            self.heartbeat_at = self.heartbeat_at.min(Instant::now() + self.outbox.options.lease / 10);
         }
         for row in &taken {
             self.cursors.push(stored(row)?);
@@ -267,7 +268,7 @@ impl LeasedSession {
             self.session.roll_back().await;
             self.run(format!("DELETE FROM semel_outbox_relay WHERE id = {me}")).await?;
         }
-        self.heartbeat_at = Instant::now() + self.outbox.lease / 10;
+        self.heartbeat_at = Instant::now() + self.outbox.options.lease / 10;
         Ok(false)
     }
 
@@ -347,29 +348,30 @@ fn stored(row: &MySqlRow) -> Result<PartitionCursor, StoreError> {
     })
 }
 
-impl MysqlOutbox {
-    /// Accepts these tables as the right ones from now on. Running relays are fenced.
-    pub async fn rebase(&self, rebase: Rebase) -> Result<(), OutboxReaderError> {
-        let after = match rebase {
-            Rebase::Everything => "0",
-            Rebase::FromNow => {
-                "(SELECT p.n FROM semel_outbox_part p WHERE p.part = semel_outbox_cursor.part)"
-            }
-        };
-        let text = format!(
-            "UPDATE semel_outbox_cursor SET epoch = epoch + 1, owner = NULL, until_n = NULL, after_n = {after},
-             lineage = (SELECT m.lineage FROM semel_outbox_meta m)"
-        );
-        self.ask(text).await.map(drop)
-    }
-}
-
 pub(super) fn get<'r, T: Decode<'r, MySql> + Type<MySql>>(
     row: &'r MySqlRow,
     at: usize,
 ) -> Result<T, StoreError> {
-    row.try_get(at).map_err(|error| {
+    row.try_get(at).map_err(|error| MySqlRow::unreadable(error.to_string()))
+}
+
+impl OutboxRow for MySqlRow {
+    type Error = StoreError;
+
+    fn text(&self, at: usize) -> Result<Option<&[u8]>, StoreError> {
+        Ok(get::<Option<&str>>(self, at)?.map(str::as_bytes))
+    }
+
+    fn bytes(&self, at: usize) -> Result<Option<Vec<u8>>, StoreError> {
+        get(self, at)
+    }
+
+    fn int(&self, at: usize) -> Result<i64, StoreError> {
+        get(self, at)
+    }
+
+    fn unreadable(why: String) -> StoreError {
         let message = "cannot read the semel_outbox tables; inspect them with the mysql client";
-        StoreError::new(ErrorKind::Corrupt, Fate::NotApplied, message).with_source(error.to_string())
-    })
+        StoreError::new(ErrorKind::Corrupt, Fate::NotApplied, message).with_source(why)
+    }
 }

@@ -1,10 +1,11 @@
 //! Retries parked events that are due, in order within each key.
 
-use super::chunk::{EVENT, columns};
+use super::chunk::EVENT;
 use super::leased_session::{LeasedSession, NOW, PartitionCursor, get};
 use crate::relay::outbox_reader::{OutboxReaderError, Pending, Settled};
 use crate::relay::poll::OF_KEY_MAX;
 use crate::relay::poll::parking::{RetryBatch, RetryResult};
+use crate::relay::poll::row::Columns;
 use crate::store::mysql::literal;
 
 impl LeasedSession {
@@ -40,14 +41,14 @@ impl LeasedSession {
                 continue;
             }
             for row in &rows {
-                let pending = columns(row)?.pending(false);
+                let pending = Columns::read(row, 0)?.pending(false);
                 bytes += pending.event.payload().len();
                 events.push(pending);
                 tried.ns.push(get(row, 12)?);
                 tried.keys.push(hash.clone());
                 tried.due.push(due);
             }
-            if bytes >= self.outbox.bounds.bytes_max {
+            if bytes >= self.outbox.options.bounds.bytes_max {
                 break;
             }
         }
@@ -73,7 +74,7 @@ impl LeasedSession {
             {
                 cursors.push(*cursor);
             }
-            events.push(columns(row)?.pending(false));
+            events.push(Columns::read(row, 0)?.pending(false));
             tried.ns.push(get(row, 12)?);
             tried.keys.push(get(row, 13)?);
             tried.due.push(get(row, 15)?);
@@ -98,7 +99,7 @@ impl LeasedSession {
             let error = literal::text(error);
             also.push(format!("UPDATE semel_outbox_parked SET error = {error} WHERE n = {n}"));
         }
-        let retry_ms = self.outbox.retry.as_millis();
+        let retry_ms = self.outbox.options.retry.as_millis();
         for ((hash, for_good), seen) in retried.later.iter().zip(&retried.for_good).zip(&retried.due) {
             let seen = seen.map_or_else(|| "NULL".to_owned(), |seen| seen.to_string());
             let due = if *for_good {

@@ -1,134 +1,140 @@
-//! Operator commands: list, retry and skip parked events; rebase after the lineage has changed.
+//! The statements of operator commands, and rebase after the lineage has changed.
 
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
-use tokio_postgres::types::{ToSql, Type};
-use uuid::Uuid;
+use futures_util::TryStreamExt;
+use tokio_postgres::types::ToSql;
 
 use super::leased_session::{any_bytes, get, system};
-use super::read::{bound, columns, readable};
-use super::{PostgresOutbox, unreadable};
-use crate::relay::outbox_reader::{OutboxLineage, OutboxReaderError, Parked, Rebase};
-use crate::relay::poll::to_skip;
-use crate::store::StoreError;
-use crate::store::postgres::connect::Session;
+use super::{PostgresOutbox, PostgresTables, unreadable};
+use crate::relay::listing::{EventFilter, LOOKED_EVENTS_MAX, MissingPrivilege};
+use crate::relay::outbox_reader::{OutboxLineage, OutboxReaderError, Rebase};
+use crate::relay::poll::admin::{Command, FromRow, numbers};
+use crate::relay::poll::outbox::PollDatabase;
+use crate::store::postgres::connect::{Connections, Session};
 use crate::store::postgres::error::PostgresError;
 use crate::store::postgres::statement::Sql;
+use crate::tx::driver::{Value, bound_postgres};
 
 /// Timeout of a query an operator makes.
 const QUERY_TIMEOUT: Duration = Duration::from_secs(30);
 
-static LIST: Sql = Sql { text: include_str!("../sql/postgres_parked.sql"), types: &[Type::TEXT, Type::INT8] };
+/// The status of the event `o`, by the cursor `c` of its partition (column `lane`).
+const STANDING: &str = "coalesce(
+        (SELECT CASE WHEN p.error IS NULL THEN 'held' ELSE 'parked' END
+         FROM semel_outbox_parked p WHERE p.id = o.id AND p.topic = o.topic LIMIT 1),
+        CASE WHEN pg_visible_in_snapshot(o.xid, c.low) THEN 'published'
+             WHEN c.high IS NULL OR NOT pg_visible_in_snapshot(o.xid, c.high) THEN 'waiting'
+             WHEN o.seq <= c.after_seq THEN 'published'
+             WHEN o.seq <= c.until_seq THEN 'sending'
+             ELSE 'waiting' END)";
 
-static RETRY: Sql = Sql {
-    text: "UPDATE semel_outbox_parked_key SET due_at = clock_timestamp()
-           WHERE $1::text IS NULL OR key = $1::text RETURNING 1",
-    types: &[Type::TEXT],
-};
+/// Nothing below is unpublished: what some `low` does not see has an id from the lowest xmin on.
+const UNPUBLISHED: &str =
+    "o.xid >= (SELECT pg_snapshot_xmin(low) FROM semel_outbox_cursor ORDER BY pg_snapshot_xmin(low) LIMIT 1)";
 
-/// Makes the key due: the relay that owns its partition (column `lane`) continues with it or unparks it. Only the owner
-/// may unpark a key: only it knows what else of that key is in flight.
-static SKIP: Sql = Sql {
-    text: "WITH gone AS (DELETE FROM semel_outbox_parked WHERE n = ANY ($1::bigint[]) RETURNING parked_key)
-           UPDATE semel_outbox_parked_key k SET due_at = clock_timestamp(), tries = 0
-           FROM gone WHERE k.key = gone.parked_key RETURNING 1",
-    types: &[Type::INT8_ARRAY],
-};
+/// The privileges a relay needs and lacks. `prunes`: only pruning needs it.
+const NEEDED: &str = "SELECT what || ' on ' || place, prunes::int::bigint FROM (VALUES
+        ('semel_outbox', 'SELECT', false), ('semel_outbox_meta', 'SELECT', false),
+        ('semel_outbox_cursor', 'SELECT', false), ('semel_outbox_cursor', 'UPDATE', false),
+        ('semel_outbox_relay', 'SELECT', false), ('semel_outbox_relay', 'INSERT', false),
+        ('semel_outbox_relay', 'UPDATE', false), ('semel_outbox_relay', 'DELETE', false),
+        ('semel_outbox_parked_key', 'SELECT', false), ('semel_outbox_parked_key', 'INSERT', false),
+        ('semel_outbox_parked_key', 'UPDATE', false), ('semel_outbox_parked_key', 'DELETE', false),
+        ('semel_outbox_parked', 'SELECT', false), ('semel_outbox_parked', 'INSERT', false),
+        ('semel_outbox_parked', 'UPDATE', false), ('semel_outbox_parked', 'DELETE', false),
+        ('semel_outbox_key', 'SELECT', true), ('semel_outbox_key', 'DELETE', true),
+        ('semel_outbox_0', 'TRUNCATE', true), ('semel_outbox_1', 'TRUNCATE', true),
+        ('semel_outbox_2', 'TRUNCATE', true), ('semel_outbox_3', 'TRUNCATE', true)
+    ) AS needed (place, what, prunes)
+    WHERE NOT has_table_privilege(place, what) ORDER BY prunes, place, what";
 
-static OF_ID: Sql = Sql {
-    text: "SELECT n, topic FROM semel_outbox_parked WHERE id = $1::text::uuid ORDER BY n LIMIT 1000",
-    types: &[Type::TEXT],
-};
+fn list(listing: &EventFilter) -> String {
+    let order = match (listing.unpublished, listing.oldest_first) {
+        (true, true) => "o.xid, o.seq",
+        (true, false) => "o.xid DESC, o.seq DESC",
+        (false, true) => "o.seq",
+        (false, false) => "o.seq DESC",
+    };
+    include_str!("../sql/postgres_list.sql")
+        .replace("{from}", if listing.unpublished { UNPUBLISHED } else { "true" })
+        .replace("{wanted}", if listing.unpublished { "standing IN ('waiting', 'sending')" } else { "true" })
+        .replace("{order}", order)
+        .replace("{standing}", STANDING)
+        .replace("{scanned}", &LOOKED_EVENTS_MAX.to_string())
+}
 
-impl PostgresOutbox {
-    async fn session(&self) -> Result<Session, StoreError> {
-        let (session, _) = self.outbox.connections.session().await.map_err(|error| error.not_applied())?;
+impl PollDatabase for PostgresTables {
+    const NUMBERS_EACH_PARTITION: bool = false;
+
+    fn text(command: Command<'_>) -> String {
+        match command {
+            Command::Parked => include_str!("../sql/postgres_parked.sql").to_owned(),
+            Command::Retry => "UPDATE semel_outbox_parked_key SET due_at = clock_timestamp()
+                               WHERE $1::text IS NULL OR key = $1::text RETURNING 1::bigint"
+                .to_owned(),
+            Command::OfId => "SELECT n, topic, id::text FROM semel_outbox_parked WHERE id = $1::text::uuid
+                              ORDER BY n LIMIT 1000"
+                .to_owned(),
+            Command::Skip(ns) => format!(
+                "WITH gone AS (DELETE FROM semel_outbox_parked WHERE n IN ({}) RETURNING parked_key)
+                 UPDATE semel_outbox_parked_key k SET due_at = clock_timestamp(), tries = 0
+                 FROM gone WHERE k.key = gone.parked_key RETURNING 1::bigint",
+                numbers(ns)
+            ),
+            Command::List(listing) => list(listing),
+            Command::Find => include_str!("../sql/postgres_find.sql")
+                .replace("{standing}", STANDING)
+                .replace("{scanned}", &LOOKED_EVENTS_MAX.to_string()),
+        }
+    }
+
+    async fn ask<T: FromRow>(&self, text: String, values: Vec<Value>) -> Result<Vec<T>, OutboxReaderError> {
+        let (session, _) = self.0.connections.session().await.map_err(|error| error.not_applied())?;
         any_bytes(&session).await?;
-        Ok(session)
-    }
-
-    pub(super) async fn ask(
-        &self,
-        sql: &Sql,
-        values: &[&(dyn ToSql + Sync)],
-    ) -> Result<Vec<tokio_postgres::Row>, StoreError> {
-        let session = self.session().await?;
-        let rows = session.query(sql, values).await.map_err(|error| error.explain());
+        let asked = tokio::time::timeout(QUERY_TIMEOUT, query(&session, &text, &values)).await;
         session.close().await;
-        rows
-    }
-
-    /// Like [`ask`](Self::ask), for a statement built for one call.
-    pub(super) async fn ask_text(
-        &self,
-        text: &str,
-        types: &[Type],
-        values: &[&(dyn ToSql + Sync)],
-    ) -> Result<Vec<tokio_postgres::Row>, StoreError> {
-        let session = self.session().await?;
-        let typed: Vec<(&(dyn ToSql + Sync), Type)> =
-            values.iter().copied().zip(types.iter().cloned()).collect();
-        let asked = tokio::time::timeout(QUERY_TIMEOUT, session.client.query_typed(text, &typed)).await;
         let late = |_| {
             PostgresError::TimedOut(format!(
                 "PostgreSQL did not answer within {QUERY_TIMEOUT:?}; check its load"
             ))
         };
-        let rows = asked.map_err(late).and_then(|rows| Ok(rows?));
-        session.close().await;
-        rows.map_err(|error| error.not_applied())
+        let rows = asked.map_err(late).and_then(|rows| rows).map_err(|error| error.explain())?;
+        Ok(rows.iter().map(T::from_row).collect::<Result<_, _>>()?)
     }
 
-    /// Parked and held events, of one key or of all, in the order in which they would be published.
-    pub async fn parked(
-        &self,
-        key: Option<&str>,
-        events_max: usize,
-    ) -> Result<Vec<Parked>, OutboxReaderError> {
-        let rows = self.ask(&LIST, &[&key, &bound(events_max)]).await?;
-        let parked = rows.iter().map(|row| {
-            let ms: i64 = get(row, 15)?;
-            Ok(Parked {
-                key: get(row, 13)?,
-                event: columns(row)?.event(),
-                error: get(row, 14)?,
-                since: SystemTime::UNIX_EPOCH + Duration::from_millis(ms.max(0).unsigned_abs()),
-            })
-        });
-        Ok(parked.collect::<Result<_, StoreError>>()?)
+    async fn missing_privileges(&self) -> Result<Vec<MissingPrivilege>, OutboxReaderError> {
+        self.ask(NEEDED.to_owned(), Vec::new()).await
     }
+}
 
-    /// Retries a parked key now, or all of them with `None`. Returns the number of keys.
-    pub async fn retry(&self, key: Option<&str>) -> Result<u64, OutboxReaderError> {
-        Ok(self.ask(&RETRY, &[&key]).await?.len() as u64)
-    }
+/// Runs a statement built for one call, in one round trip.
+async fn query(
+    session: &Session,
+    text: &str,
+    values: &[Value],
+) -> Result<Vec<tokio_postgres::Row>, PostgresError> {
+    let rows = async {
+        let rows = session.client.query_typed_raw(text, values.iter().map(bound_postgres)).await?;
+        rows.try_collect().await
+    };
+    let Some(raise) = session.raise() else { return Ok(rows.await?) };
+    let begin = format!("BEGIN; {raise}");
+    let (begin, commit) = (session.client.batch_execute(&begin), session.client.batch_execute("COMMIT"));
+    // Each is sent when it is first polled, so they are sent together and in this order.
+    let (begun, rows, ended) = tokio::join!(biased; begin, rows, commit);
+    begun?;
+    let rows = rows?;
+    ended?;
+    Ok(rows)
+}
 
-    /// Skips a parked event for good, so that the events behind it in its key continue. `false`: it is not parked.
-    ///
-    /// # Errors
-    /// Also if events with this id are parked on several topics: see [`skip_on`](Self::skip_on).
-    pub async fn skip(&self, id: Uuid) -> Result<bool, OutboxReaderError> {
-        self.give_up(id, None).await
-    }
-
-    /// Like [`skip`](Self::skip), for the event with this id on this topic.
-    pub async fn skip_on(&self, id: Uuid, topic: &str) -> Result<bool, OutboxReaderError> {
-        self.give_up(id, Some(topic)).await
-    }
-
-    async fn give_up(&self, id: Uuid, topic: Option<&str>) -> Result<bool, OutboxReaderError> {
-        let rows = self.ask(&OF_ID, &[&id.to_string()]).await?;
-        let parked = rows.iter().map(|row| Ok((get(row, 0)?, readable(row, 1)?)));
-        let ns = to_skip(id, parked.collect::<Result<_, StoreError>>()?, topic)?;
-        Ok(!ns.is_empty() && !self.ask(&SKIP, &[&ns]).await?.is_empty())
-    }
-
+impl PostgresOutbox {
     /// Accepts these tables as the right ones from now on: after a restore from a dump, an upgrade, or a move to
     /// another cluster. Running relays are fenced.
     pub async fn rebase(url: &str, rebase: Rebase) -> Result<(), OutboxReaderError> {
         let options = Self::options(url)?;
-        let connections = crate::store::postgres::connect::Connections::new(options.postgres)
-            .map_err(|error| error.not_applied())?;
+        let connections = Connections::new(options.postgres).map_err(|error| error.not_applied())?;
         let statements = super::statement::Statements::new(None);
         let (session, _) = connections.session().await.map_err(|error| error.not_applied())?;
         static STORE: Sql = Sql { text: "SELECT lineage::text FROM semel_outbox_meta", types: &[] };

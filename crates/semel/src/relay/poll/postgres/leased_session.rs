@@ -170,8 +170,7 @@ impl LeasedSession {
             return Err(OutboxReaderError::Fenced);
         }
         let asked = Instant::now();
-        let lease_ms = i64::try_from(outbox.options.lease.as_millis()).unwrap_or(i64::MAX);
-        let values: [&(dyn ToSql + Sync); 2] = [&self.me.to_string(), &lease_ms];
+        let values: [&(dyn ToSql + Sync); 2] = [&self.me.to_string(), &outbox.options.lease_ms()];
         let rows = session.query(&outbox.statements.heartbeat, &values).await;
         let rows = rows.map_err(|error| error.explain())?;
         if self.is_expired() {

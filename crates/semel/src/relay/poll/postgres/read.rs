@@ -2,7 +2,6 @@
 
 use tokio_postgres::Row;
 use tokio_postgres::types::{FromSql, ToSql, Type};
-use uuid::Uuid;
 
 use super::leased_session::{LeasedSession, get, read_by_index};
 use super::partition_group::{self, PartitionGroup, ScanPlan, Window};
@@ -10,7 +9,7 @@ use super::snapshot::Snapshot;
 use super::{Outbox, unreadable};
 use crate::relay::outbox_reader::{OutboxReaderError, Pending};
 use crate::relay::poll::LANES;
-use crate::relay::poll::row::{Columns, Texts};
+use crate::relay::poll::row::{Columns, OutboxRow};
 use crate::store::StoreError;
 use crate::store::postgres::connect::Session;
 
@@ -135,7 +134,7 @@ pub(in crate::relay) async fn read(
     let mut chunk = Chunk { events: Vec::with_capacity(rows.len()), seqs: Vec::with_capacity(rows.len()) };
     for row in &rows {
         chunk.seqs.push(get(row, 0)?);
-        chunk.events.push(columns(row)?.pending(get(row, 13)?));
+        chunk.events.push(Columns::read(row, 1)?.pending(get(row, 13)?));
     }
     Ok(chunk)
 }
@@ -144,43 +143,24 @@ pub(in crate::relay) fn bound(bound: usize) -> i64 {
     i64::try_from(bound).unwrap_or(i64::MAX)
 }
 
-/// The event in columns 1 to 12.
-pub(in crate::relay) fn columns(row: &Row) -> Result<Columns, StoreError> {
-    let mut texts = Texts::default();
-    let mut text = |at: usize, column: &str| -> Result<Option<String>, StoreError> {
-        Ok(get::<Option<RawText<'_>>>(row, at)?.map(|RawText(bytes)| texts.read(column, bytes)))
-    };
-    let mut needed = |at: usize, column: &str| {
-        text(at, column)?.ok_or_else(|| unreadable(&format!("the column {column} is null")))
-    };
-    let (topic, kind) = (needed(2, "topic")?, needed(3, "type")?);
-    let content_type = needed(7, "content_type")?;
-    let id: String = get(row, 1)?;
-    Ok(Columns {
-        id: Uuid::parse_str(&id).map_err(|error| unreadable(&error.to_string()))?,
-        topic,
-        kind,
-        key: text(4, "key")?,
-        aggregate_type: text(5, "aggregate_type")?,
-        aggregate_id: text(6, "aggregate_id")?,
-        content_type,
-        headers: text(8, "headers")?,
-        idempotency_key: text(9, "idempotency_key")?,
-        trace_parent: text(10, "trace_parent")?,
-        intent: get(row, 11)?,
-        payload: get(row, 12)?,
-        unreadable: texts.unreadable,
-    })
-}
+impl OutboxRow for Row {
+    type Error = StoreError;
 
-/// A text for display, with `\u{fffd}` in place of invalid bytes.
-pub(super) fn readable(row: &Row, at: usize) -> Result<String, StoreError> {
-    Ok(readable_if_any(row, at)?.unwrap_or_default())
-}
+    fn text(&self, at: usize) -> Result<Option<&[u8]>, StoreError> {
+        Ok(get::<Option<RawText<'_>>>(self, at)?.map(|RawText(bytes)| bytes))
+    }
 
-pub(super) fn readable_if_any(row: &Row, at: usize) -> Result<Option<String>, StoreError> {
-    let text: Option<RawText<'_>> = get(row, at)?;
-    Ok(text.map(|RawText(bytes)| String::from_utf8_lossy(bytes).into_owned()))
+    fn bytes(&self, at: usize) -> Result<Option<Vec<u8>>, StoreError> {
+        get(self, at)
+    }
+
+    fn int(&self, at: usize) -> Result<i64, StoreError> {
+        get(self, at)
+    }
+
+    fn unreadable(why: String) -> StoreError {
+        unreadable(&why)
+    }
 }
 
 /// A text as raw bytes: in a database with the encoding SQL_ASCII they need not be UTF-8.

@@ -6,10 +6,11 @@ use tokio_postgres::types::{ToSql, Type};
 use super::Outbox;
 use super::leased_session::{LeasedSession, get};
 use super::partition_group::PartitionGroup;
-use super::read::{bound, columns};
+use super::read::bound;
 use crate::relay::outbox_reader::{LeftOut, OutboxReaderError, Pending, Settled};
 use crate::relay::poll::OF_KEY_MAX;
 use crate::relay::poll::parking::{RetryBatch, RetryResult};
+use crate::relay::poll::row::Columns;
 use crate::store::postgres::statement::Sql;
 
 /// A retry of parked events.
@@ -80,7 +81,7 @@ impl LeasedSession {
                 tried.empty.push(key);
                 continue;
             }
-            events.push(columns(row)?.pending(false));
+            events.push(Columns::read(row, 1)?.pending(false));
             tried.ns.push(n);
             tried.keys.push(key);
             tried.due.push(get(row, 15)?);

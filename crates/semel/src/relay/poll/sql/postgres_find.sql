@@ -1,7 +1,7 @@
 -- One event by its id: first among the parked events, then among the newest.
 SELECT * FROM (
     (
-        SELECT 0::bigint, p.id::text, p.topic, p.type, p.key, p.aggregate_type, p.aggregate_id, p.content_type,
+        SELECT p.id::text, p.topic, p.type, p.key, p.aggregate_type, p.aggregate_id, p.content_type,
                p.headers::text, p.idempotency_key, p.trace_parent, p.intent, p.payload,
                (extract(epoch FROM p.made_at) * 1000)::bigint,
                CASE WHEN p.error IS NULL THEN 'held' ELSE 'parked' END, p.error, p.parked_key
@@ -9,10 +9,10 @@ SELECT * FROM (
     )
     UNION ALL
     (
-        SELECT o.seq, o.id::text, o.topic, o.type, o.key, o.aggregate_type, o.aggregate_id, o.content_type,
+        SELECT o.id::text, o.topic, o.type, o.key, o.aggregate_type, o.aggregate_id, o.content_type,
                o.headers::text, o.idempotency_key, o.trace_parent, o.intent, o.payload,
                (extract(epoch FROM o.made_at) * 1000)::bigint, {standing}, NULL, NULL
-        FROM (SELECT * FROM semel_outbox ORDER BY seq DESC LIMIT $2::bigint) o
+        FROM (SELECT * FROM semel_outbox ORDER BY seq DESC LIMIT {scanned}) o
         LEFT JOIN semel_outbox_cursor c
             ON c.lane = abs(hashtext(coalesce(o.key, o.aggregate_id, o.id::text)) % 16)
         WHERE o.id = $1::text::uuid

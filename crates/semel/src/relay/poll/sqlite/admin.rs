@@ -1,114 +1,98 @@
-//! Operator commands: list, retry and skip parked events.
+//! The statements of operator commands.
 
-use std::time::{Duration, SystemTime};
+use rusqlite::Batch;
+use rusqlite::fallible_iterator::FallibleIterator;
 
-use rusqlite::{Connection, OptionalExtension, params};
-use uuid::Uuid;
+use super::SqliteTables;
+use super::table::{EVENT, NOW};
+use crate::relay::listing::{EventFilter, LOOKED_EVENTS_MAX, MissingPrivilege};
+use crate::relay::outbox_reader::OutboxReaderError;
+use crate::relay::poll::admin::{Command, FromRow, numbers};
+use crate::relay::poll::outbox::PollDatabase;
+use crate::tx::driver::Value;
 
-use super::SqliteOutbox;
-use super::table::{Table, columns, explain, readable};
-use crate::relay::outbox_reader::{OutboxReaderError, Parked};
-use crate::relay::poll::row::event_uuid;
-use crate::relay::poll::to_skip;
+/// The status of the event `o`, by the cursor `c`.
+const STANDING: &str = "coalesce(
+        (SELECT CASE WHEN p.error IS NULL THEN 'held' ELSE 'parked' END
+         FROM semel_outbox_parked p WHERE p.id = o.id AND p.topic = o.topic LIMIT 1),
+        CASE WHEN o.seq <= c.after_seq THEN 'published' WHEN o.seq <= c.until_seq THEN 'sending' ELSE 'waiting' END)";
 
-const LIST: &str = "SELECT id, topic, type, key, aggregate_type, aggregate_id, content_type, headers, \
-     idempotency_key, trace_parent, intent, payload, parked_key, error, parked_at \
-     FROM semel_outbox_parked WHERE ?1 IS NULL OR parked_key = ?1 ORDER BY n LIMIT ?2";
-/// Never sets the same time as before: by that a relay that just retried sees that an operator was here.
-const RETRY: &str = "UPDATE semel_outbox_parked_key SET due_at = CAST(unixepoch('subsec') * 1000 AS INTEGER) \
-     + (due_at IS CAST(unixepoch('subsec') * 1000 AS INTEGER)) \
-     WHERE ?1 IS NULL OR key = ?1";
-
-/// Number and topic of the parked events with this id. A stored id that is not a UUID is hashed into one.
-fn of_id(tx: &Connection, id: Uuid) -> rusqlite::Result<Vec<(i64, String)>> {
-    let query = "SELECT n, topic, id FROM semel_outbox_parked WHERE id = ?1 \
-                 OR id NOT LIKE '________-____-____-____-____________' ORDER BY n LIMIT 10000";
-    let mut statement = tx.prepare(query)?;
-    let rows = statement
-        .query_map([id.to_string()], |row| Ok((row.get(0)?, readable(row, 1)?, readable(row, 2)?)))?;
-    let mut found = Vec::new();
-    for row in rows {
-        let (n, topic, text): (i64, String, String) = row?;
-        if event_uuid(&text) == id {
-            found.push((n, topic));
-        }
-    }
-    Ok(found)
+/// Makes parked keys due now, but never at the same time as before.
+fn make_due(which: &str) -> String {
+    format!("UPDATE semel_outbox_parked_key SET due_at = {NOW} + (due_at IS {NOW}) WHERE {which}")
 }
 
-impl SqliteOutbox {
-    /// Parked and held events, of one key or of all, in the order in which they would be published.
-    pub async fn parked(
-        &self,
-        key: Option<&str>,
-        events_max: usize,
-    ) -> Result<Vec<Parked>, OutboxReaderError> {
-        let (key, path) = (key.map(str::to_owned), self.path.clone());
-        self.with(move |table: &Table| {
-            let list = || {
-                let mut statement = table.connection.prepare(LIST)?;
-                let most = i64::try_from(events_max).unwrap_or(i64::MAX);
-                let rows = statement.query_map(params![key, most], |row| {
-                    let ms: i64 = row.get(14)?;
-                    Ok(Parked {
-                        key: row.get(12)?,
-                        event: columns(row)?.event(),
-                        error: row.get(13)?,
-                        since: SystemTime::UNIX_EPOCH + Duration::from_millis(ms.max(0).unsigned_abs()),
-                    })
-                })?;
-                rows.collect::<Result<Vec<_>, rusqlite::Error>>()
-            };
-            list().map_err(|error| explain(&path, &error))
-        })
-        .await
+fn list(listing: &EventFilter) -> String {
+    let from = match listing.unpublished {
+        true => "seq > (SELECT after_seq FROM semel_outbox_cursor)",
+        false => "true",
+    };
+    let order = if listing.oldest_first { "seq" } else { "seq DESC" };
+    format!(
+        "SELECT o.id, o.topic, o.type, coalesce(o.key, o.aggregate_id), o.made_at, length(o.payload), {STANDING}
+         FROM (SELECT * FROM semel_outbox WHERE {from} ORDER BY {order} LIMIT {LOOKED_EVENTS_MAX}) o, semel_outbox_cursor c
+         WHERE (?1 IS NULL OR o.topic = ?1) AND (?2 IS NULL OR coalesce(o.key, o.aggregate_id) = ?2)
+         ORDER BY o.{order} LIMIT ?3"
+    )
+}
+
+impl PollDatabase for SqliteTables {
+    const NUMBERS_EACH_PARTITION: bool = false;
+
+    fn text(command: Command<'_>) -> String {
+        match command {
+            Command::Parked => format!(
+                "SELECT {EVENT}, o.parked_key, o.error, o.parked_at FROM semel_outbox_parked o
+                 WHERE ?1 IS NULL OR o.parked_key = ?1 ORDER BY o.n LIMIT ?2"
+            ),
+            Command::Retry => format!("{} RETURNING 1", make_due("?1 IS NULL OR key = ?1")),
+            Command::OfId => "SELECT n, topic, id FROM semel_outbox_parked WHERE id = ?1
+                              OR id NOT LIKE '________-____-____-____-____________' ORDER BY n LIMIT 10000"
+                .to_owned(),
+            Command::Skip(ns) => {
+                let ns = numbers(ns);
+                let of_these = format!("key IN (SELECT parked_key FROM semel_outbox_parked WHERE n IN ({ns}))");
+                format!(
+                    "BEGIN; {}; DELETE FROM semel_outbox_parked WHERE n IN ({ns}) RETURNING 1; COMMIT",
+                    make_due(&of_these)
+                )
+            }
+            Command::List(listing) => list(listing),
+            Command::Find => format!(
+                "SELECT {EVENT}, o.made_at, CASE WHEN o.error IS NULL THEN 'held' ELSE 'parked' END, o.error,
+                        o.parked_key
+                 FROM semel_outbox_parked o WHERE o.id = ?1
+                 UNION ALL
+                 SELECT {EVENT}, o.made_at, {STANDING}, NULL, NULL
+                 FROM (SELECT * FROM semel_outbox ORDER BY seq DESC LIMIT {LOOKED_EVENTS_MAX}) o, semel_outbox_cursor c
+                 WHERE o.id = ?1
+                 LIMIT 1"
+            ),
+        }
     }
 
-    /// Retries a parked key now, or all of them with `None`. Returns the number of keys.
-    pub async fn retry(&self, key: Option<&str>) -> Result<u64, OutboxReaderError> {
-        let (key, path) = (key.map(str::to_owned), self.path.clone());
-        self.with(move |table: &Table| {
-            let due = table.connection.execute(RETRY, params![key]);
-            due.map(|keys| keys as u64).map_err(|error| explain(&path, &error))
-        })
-        .await
-    }
-
-    /// Skips a parked event for good, so that the events behind it in its key continue. `false`: it is not parked.
-    ///
-    /// # Errors
-    /// Also if events with this id are parked on several topics: see [`skip_on`](Self::skip_on).
-    pub async fn skip(&self, id: Uuid) -> Result<bool, OutboxReaderError> {
-        self.give_up(id, None).await
-    }
-
-    /// Like [`skip`](Self::skip), for the event with this id on this topic.
-    pub async fn skip_on(&self, id: Uuid, topic: &str) -> Result<bool, OutboxReaderError> {
-        self.give_up(id, Some(topic.to_owned())).await
-    }
-
-    async fn give_up(&self, id: Uuid, topic: Option<String>) -> Result<bool, OutboxReaderError> {
-        let path = self.path.clone();
-        self.with(move |table: &Table| {
-            let explained = |error| explain(&path, &error);
-            let parked = of_id(&table.connection, id).map_err(explained)?;
-            let ns = to_skip(id, parked, topic.as_deref())?;
-            let skip = || {
-                let tx = table.connection.unchecked_transaction()?;
-                let mut any = false;
-                for n in &ns {
-                    let gone = "DELETE FROM semel_outbox_parked WHERE n = ?1 RETURNING parked_key";
-                    let key: Option<String> = tx.query_row(gone, [n], |row| row.get(0)).optional()?;
-                    if let Some(key) = key {
-                        tx.execute(RETRY, params![key])?;
-                        any = true;
+    async fn ask<T: FromRow>(&self, text: String, values: Vec<Value>) -> Result<Vec<T>, OutboxReaderError> {
+        self.with(move |table| {
+            table.explained((|| {
+                let mut found = Vec::new();
+                let mut batch = Batch::new(&table.connection, &text);
+                while let Some(mut statement) = batch.next()? {
+                    for at in 1..=statement.parameter_count() {
+                        statement.raw_bind_parameter(at, values.get(at - 1))?;
+                    }
+                    let mut rows = statement.raw_query();
+                    while let Some(row) = rows.next()? {
+                        found.push(T::from_row(row)?);
                     }
                 }
-                tx.commit()?;
-                Ok(any)
-            };
-            skip().map_err(explained)
+                Ok(found)
+            })())
         })
         .await
+    }
+
+    /// A file has no privileges. Checks that it can be written to.
+    async fn missing_privileges(&self) -> Result<Vec<MissingPrivilege>, OutboxReaderError> {
+        self.ask("UPDATE semel_outbox_cursor SET epoch = epoch WHERE false".to_owned(), Vec::new()).await
     }
 }

@@ -3,13 +3,14 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rusqlite::types::ValueRef;
+use rusqlite::types::{Type, ValueRef};
 use rusqlite::{Connection, OpenFlags, OptionalExtension, Row, Transaction, TransactionBehavior, params};
 
 use crate::relay::outbox_reader::{Lag, OutboxLineage, OutboxReaderError, Pending, Pruned, Rebase, Settled};
 use crate::relay::poll::parking::{ParkedRows, RetryBatch, RetryResult};
-use crate::relay::poll::row::{Columns, Texts, event_uuid};
-use crate::relay::poll::{Bounds, OF_KEY_MAX, cursor_ahead, known_version};
+use crate::relay::poll::row::{Columns, OutboxRow};
+use crate::relay::poll::{OF_KEY_MAX, cursor_ahead, known_version};
+use crate::relay::reader_options::Bounds;
 use crate::store::{ErrorKind, Fate, StoreError};
 
 /// Retention: rows deleted by one statement, and statements.
@@ -18,7 +19,7 @@ const CHUNKS_MAX: u32 = 20;
 const COUNT_MAX: i64 = 10_000;
 /// How long to wait for another writer.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
-const NOW: &str = "CAST(unixepoch('subsec') * 1000 AS INTEGER)";
+pub(super) const NOW: &str = "CAST(unixepoch('subsec') * 1000 AS INTEGER)";
 pub(super) const EVENT: &str = "o.id, o.topic, o.type, o.key, o.aggregate_type, o.aggregate_id, o.content_type, o.headers, \
                      o.idempotency_key, o.trace_parent, o.intent, o.payload";
 
@@ -74,7 +75,7 @@ impl Table {
         self.explained(self.connection.query_row(query, [], |row| row.get(0)))
     }
 
-    fn explained<T>(&self, result: rusqlite::Result<T>) -> Result<T, OutboxReaderError> {
+    pub(super) fn explained<T>(&self, result: rusqlite::Result<T>) -> Result<T, OutboxReaderError> {
         result.map_err(|error| explain(&self.path, &error))
     }
 
@@ -155,7 +156,7 @@ impl Table {
             let mut statement = self.connection.prepare_cached(&query)?;
             let mut rows = statement.query(params![leased.after, leased.recorded.unwrap_or(i64::MAX)])?;
             while let Some(row) = rows.next()? {
-                let pending = columns(row)?.pending(row.get(13)?);
+                let pending = Columns::read(row, 0)?.pending(row.get(13)?);
                 bytes += pending.event.payload().len();
                 seqs.push(row.get(12)?);
                 events.push(pending);
@@ -230,7 +231,7 @@ impl Table {
                 let mut rows = statement.query(params![key, OF_KEY_MAX])?;
                 let before = tried.ns.len();
                 while let Some(row) = rows.next()? {
-                    let pending = columns(row)?.pending(false);
+                    let pending = Columns::read(row, 0)?.pending(false);
                     bytes += pending.event.payload().len();
                     events.push(pending);
                     tried.ns.push(row.get(12)?);
@@ -261,7 +262,7 @@ impl Table {
             for n in ns {
                 let mut rows = statement.query([n])?;
                 while let Some(row) = rows.next()? {
-                    events.push(columns(row)?.pending(false));
+                    events.push(Columns::read(row, 0)?.pending(false));
                     tried.ns.push(*n);
                     tried.keys.push(row.get(12)?);
                     tried.due.push(row.get(13)?);
@@ -367,41 +368,27 @@ impl Table {
     }
 }
 
-/// The event in the first twelve columns.
-pub(super) fn columns(row: &Row<'_>) -> rusqlite::Result<Columns> {
-    let mut texts = Texts::default();
-    let mut text = |at: usize, column: &str| match row.get_ref(at)? {
-        ValueRef::Text(bytes) => Ok(Some(texts.read(column, bytes))),
-        _ => row.get::<_, Option<String>>(at),
-    };
-    let mut needed = |at: usize, column: &str| match text(at, column)? {
-        Some(text) => Ok(text),
-        None => row.get::<_, String>(at),
-    };
-    let (id, topic) = (needed(0, "id")?, needed(1, "topic")?);
-    let (kind, content_type) = (needed(2, "type")?, needed(6, "content_type")?);
-    Ok(Columns {
-        id: event_uuid(&id),
-        topic,
-        kind,
-        key: text(3, "key")?,
-        aggregate_type: text(4, "aggregate_type")?,
-        aggregate_id: text(5, "aggregate_id")?,
-        content_type,
-        headers: text(7, "headers")?,
-        idempotency_key: text(8, "idempotency_key")?,
-        trace_parent: text(9, "trace_parent")?,
-        intent: row.get(10)?,
-        payload: row.get(11)?,
-        unreadable: texts.unreadable,
-    })
-}
+impl OutboxRow for Row<'_> {
+    type Error = rusqlite::Error;
 
-/// A text for display, with `\u{fffd}` in place of invalid bytes.
-pub(super) fn readable(row: &Row<'_>, at: usize) -> rusqlite::Result<String> {
-    match row.get_ref(at)? {
-        ValueRef::Text(bytes) => Ok(String::from_utf8_lossy(bytes).into_owned()),
-        _ => row.get(at),
+    fn text(&self, at: usize) -> rusqlite::Result<Option<&[u8]>> {
+        match self.get_ref(at)? {
+            ValueRef::Null => Ok(None),
+            ValueRef::Text(bytes) => Ok(Some(bytes)),
+            other => Err(rusqlite::Error::InvalidColumnType(at, String::new(), other.data_type())),
+        }
+    }
+
+    fn bytes(&self, at: usize) -> rusqlite::Result<Option<Vec<u8>>> {
+        self.get(at)
+    }
+
+    fn int(&self, at: usize) -> rusqlite::Result<i64> {
+        self.get(at)
+    }
+
+    fn unreadable(why: String) -> rusqlite::Error {
+        rusqlite::Error::FromSqlConversionFailure(0, Type::Null, why.into())
     }
 }
 
