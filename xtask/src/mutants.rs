@@ -78,7 +78,7 @@ const FOLDERS: &[Folder] = &[
             "crates/semel/src/relay/blame.rs",
             "crates/semel/src/relay/transaction_split.rs",
             "crates/semel/src/relay/exactly_once.rs",
-            "crates/semel/src/relay/poll/parking.rs",
+            "crates/semel/src/relay/parking.rs",
         ],
         tests: &["relay"],
         binaries: &["it", "worlds"],

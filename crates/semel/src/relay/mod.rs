@@ -34,8 +34,11 @@
 //! | `sink_probe` | checks that the sink's configuration can keep its guarantee |
 //! | `outbox_reader` | the interface to an outbox: lease, batch, cursor, ack |
 //! | `poll`, `cdc` | read the outbox from its table, or from PostgreSQL's log |
+//! | `postgres` | the outbox tables in PostgreSQL, for both: lease, windows, parked events, retention |
+//! | `lease`, `parking` | what a relay knows of its lease; what is stored of events that are not confirmed |
+//! | `row`, `table_checks` | from a row to an event; why tables are refused |
 //! | `listing` | lists the outbox for people |
-//! | `options`, `metrics` | limits; metrics and health |
+//! | `options`, `reader_options`, `metrics` | limits; metrics and health |
 
 mod batch_progress;
 mod blame;
@@ -43,14 +46,22 @@ mod blame;
 pub mod cdc;
 mod checkpoint;
 mod exactly_once;
+mod lease;
 mod listing;
 mod metrics;
 mod options;
 mod outbox_reader;
+// Pure, and shared with the simulated outbox.
+#[doc(hidden)]
+pub mod parking;
 pub mod poll;
+#[cfg(feature = "postgres")]
+mod postgres;
 mod reader_options;
+mod row;
 mod run;
 mod sink_probe;
+mod table_checks;
 mod transaction_split;
 
 pub use listing::{EventDetail, EventFilter, EventStatus, EventSummary, LOOKED_EVENTS_MAX, MissingPrivilege};

@@ -10,7 +10,8 @@ pub(crate) struct Bounds {
 }
 
 #[derive(Clone, Debug)]
-pub(in crate::relay) struct ReaderOptions {
+/// The options.
+pub struct ReaderOptions {
     pub(in crate::relay) bounds: Bounds,
     pub(in crate::relay) lease: Duration,
     pub(in crate::relay) retry: Duration,

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use semel::relay::poll::parking::{ParkedRows, RetryBatch, RetryResult};
-use semel::relay::poll::{DUE_EVERY, due_after};
+use semel::relay::parking::{DUE_EVERY, due_after};
+use semel::relay::parking::{ParkedRows, RetryBatch, RetryResult};
 use semel::relay::{
     Batch, Lag, OutboxLineage, OutboxReader, OutboxReaderError, Pending, Position, Pruned, Settled,
     SinkCheckpoint,

@@ -5,8 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use semel::outbox::Event;
-use semel::relay::poll::OF_KEY_MAX;
-use semel::relay::poll::parking::{ParkedRows, RetryBatch, RetryResult};
+use semel::relay::parking::{OF_KEY_MAX, ParkedRows, RetryBatch, RetryResult};
 
 use super::plan::Settings;
 use crate::stage::Stage;

@@ -2,14 +2,12 @@
 
 use std::fmt;
 
-use uuid::Uuid;
-
 use super::options::{Cdc, CdcOutbox, Names};
 use super::setup::{self, Published};
 use super::slot::SlotState;
 use super::table::Table;
 use crate::relay::outbox_reader::OutboxReaderError;
-use crate::relay::poll::postgres::leased_session::{LeasedSession, get};
+use crate::relay::postgres::leased_session::{LeasedSession, get};
 use crate::store::postgres::statement::Sql;
 
 /// While a sink is down, less than this is used up soon.
@@ -59,8 +57,8 @@ impl CdcOutbox {
     /// could not run, for example because the server is a standby.
     pub async fn check(&self) -> Result<Vec<Finding>, OutboxReaderError> {
         let cdc = &self.cdc;
-        let leased = LeasedSession::open(&cdc.outbox, Uuid::nil()).await?;
-        let names = cdc.stream.names(leased.lineage.store());
+        let leased = LeasedSession::open(&cdc.outbox, "").await?;
+        let names = cdc.stream.names(leased.lease.lineage.store());
         let table = setup::table(&leased, cdc.stream.table.as_ref()).await?;
         let state = SlotState::query(&leased, &names.slot).await?;
         let mut findings = Vec::new();

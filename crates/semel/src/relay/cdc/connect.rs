@@ -14,7 +14,7 @@ use tokio_postgres::config::{ChannelBinding, Host, SslMode};
 use super::error::CdcError;
 use super::pgoutput::Input;
 use super::replication_connection::{Frame, ReplicationConnection};
-use crate::relay::poll::postgres::leased_session::{ANY_BYTES, LeasedSession};
+use crate::relay::postgres::leased_session::{ANY_BYTES, LeasedSession};
 use crate::store::postgres::connect::{Connections, Duplex};
 use crate::store::postgres::statement::Sql;
 use crate::timeout::bounded;

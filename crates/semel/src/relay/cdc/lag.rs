@@ -3,12 +3,11 @@
 use tokio_postgres::types::Type;
 
 use super::held_by;
-use super::options::Cdc;
 use crate::relay::outbox_reader::{Lag, OutboxReaderError, Pending};
-use crate::relay::poll::postgres::leased_session::{LeasedSession, get};
+use crate::relay::postgres::leased_session::{LeasedSession, get};
 use crate::store::postgres::statement::Sql;
 
-pub(super) async fn lag(cdc: &Cdc, leased: &LeasedSession, slot: &str) -> Result<Lag, OutboxReaderError> {
+pub(super) async fn lag(leased: &LeasedSession, slot: &str) -> Result<Lag, OutboxReaderError> {
     // From restart_lsn: an open transaction keeps it behind the confirmed LSN.
     static KEPT: Sql = Sql {
         text: "SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), restart_lsn)::bigint
@@ -16,7 +15,7 @@ pub(super) async fn lag(cdc: &Cdc, leased: &LeasedSession, slot: &str) -> Result
         types: &[Type::TEXT],
     };
     // Counted from the last checkpoint, so a little more than is really left. A routed table is not counted.
-    let mut lag = leased.lag(&cdc.outbox).await?;
+    let mut lag = leased.lag().await?;
     let rows = leased.query(&KEPT, &[&slot]).await?;
     let kept: Option<i64> = rows.first().map_or(Ok(None), |row| get(row, 0))?;
     lag.bytes = Some(kept.unwrap_or(0).max(0).unsigned_abs());

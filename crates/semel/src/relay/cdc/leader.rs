@@ -17,10 +17,10 @@ use super::slot::{Decision, SlotCheckpoint, SlotState, decide};
 use super::stream::Stream;
 use super::table::Table;
 use crate::relay::outbox_reader::{OutboxLineage, OutboxReaderError};
-use crate::relay::poll::postgres::leased_session::{LeasedSession, get, lane};
-use crate::relay::poll::postgres::partition_group::{self, PartitionGroup, ScanPlan, Window};
-use crate::relay::poll::postgres::snapshot::Snapshot;
-use crate::relay::poll::postgres::unreadable;
+use crate::relay::postgres::leased_session::{LeasedSession, get, lane};
+use crate::relay::postgres::partition_group::{self, PartitionGroup, ScanPlan, Window};
+use crate::relay::postgres::snapshot::Snapshot;
+use crate::relay::postgres::unreadable;
 use crate::store::postgres::statement::Sql;
 use crate::store::{ErrorKind, Fate, StoreError};
 
@@ -151,17 +151,18 @@ impl Leader {
     /// Becomes the leader: takes all partitions, and connects. `None`: another relay is.
     pub(super) async fn open(cdc: &Cdc, me: Uuid, replace: bool) -> Result<Option<Self>, OutboxReaderError> {
         let outbox = &cdc.outbox;
-        let mut leased = LeasedSession::open(outbox, me).await?;
-        let names = cdc.stream.names(leased.lineage.store());
+        let mut leased = LeasedSession::open(outbox, &me.to_string()).await?;
+        let names = cdc.stream.names(leased.lease.lineage.store());
         let asked = Instant::now();
         let lease_ms = outbox.options.lease_ms();
-        let values: [&(dyn ToSql + Sync); 3] = [&me.to_string(), &lease_ms, &leased.lineage.to_string()];
+        let values: [&(dyn ToSql + Sync); 3] =
+            [&leased.lease.me, &lease_ms, &leased.lease.lineage.to_string()];
         let rows = leased.query(&TAKE, &values).await?;
         if rows.is_empty() {
             leased.close().await;
             return Ok(None);
         }
-        leased.lease_safe_until = asked + outbox.options.lease * 7 / 8;
+        leased.lease.renewed(asked, outbox.options.lease);
         let mut groups = Vec::new();
         for row in &rows {
             partition_group::join(&mut groups, lane(row)?);
@@ -174,7 +175,7 @@ impl Leader {
         system.is_of(&leased).await?;
         let state = SlotState::query(&leased, &names.slot).await?;
         let table = setup::table(&leased, cdc.stream.table.as_ref()).await?;
-        leased.heartbeat_at = asked + (outbox.options.lease / 3).min(state.sender_timeout / 3);
+        leased.lease.heartbeat_at = asked + (outbox.options.lease / 3).min(state.sender_timeout / 3);
         let now = Instant::now();
         let mut active = Self {
             leased,
@@ -209,7 +210,7 @@ impl Leader {
 
     /// The lineage used in positions. A reader that polls uses the same.
     pub(super) fn lineage(&self) -> OutboxLineage {
-        OutboxLineage::new(self.leased.lineage.store().to_owned(), Some(self.system.id.clone()))
+        OutboxLineage::new(self.leased.lease.lineage.store().to_owned(), Some(self.system.id.clone()))
     }
 
     /// The lineage of the log. A promotion begins another.
@@ -219,7 +220,7 @@ impl Leader {
 
     pub(super) fn log_of(&self, timeline: &str) -> OutboxLineage {
         let system = format!("{}.{timeline}", self.system.id);
-        OutboxLineage::new(self.leased.lineage.store().to_owned(), Some(system))
+        OutboxLineage::new(self.leased.lease.lineage.store().to_owned(), Some(system))
     }
 
     /// Decides where to continue: with the stream, the table, or a new slot.
@@ -577,9 +578,10 @@ impl Leader {
     /// Renews the lease, and sends a keepalive to the server.
     pub(super) async fn renew_lease(&mut self, cdc: &Cdc) -> Result<(), OutboxReaderError> {
         // If it fails, it is retried soon, not at once.
-        self.leased.heartbeat_at = Instant::now() + cdc.outbox.options.lease / 10;
-        self.leased.heartbeat(&cdc.outbox).await?;
-        self.leased.heartbeat_at = self.leased.heartbeat_at.min(Instant::now() + self.sender_timeout / 3);
+        self.leased.lease.retry_soon(cdc.outbox.options.lease);
+        self.leased.heartbeat().await?;
+        self.leased.lease.heartbeat_at =
+            self.leased.lease.heartbeat_at.min(Instant::now() + self.sender_timeout / 3);
         if let Stage::Stream(stream) = &mut self.stage {
             stream.send_status(self.acked).await?;
         }
@@ -635,7 +637,7 @@ impl Leader {
         if let Stage::Stream(stream) = self.stage {
             stream.close().await;
         }
-        Ok(self.leased.release(&cdc.outbox).await?)
+        Ok(self.leased.release().await?)
     }
 }
 

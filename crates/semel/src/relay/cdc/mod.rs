@@ -47,8 +47,7 @@ use self::slot::SlotState;
 use super::outbox_reader::{
     Batch, Lag, LeftOut, OutboxLineage, OutboxReader, OutboxReaderError, Pruned, Settled, SinkCheckpoint,
 };
-use super::poll::due_after;
-use super::poll::postgres::retry::Retry;
+use super::parking::{Retry, due_after};
 
 mod check;
 mod connect;
@@ -187,9 +186,11 @@ impl CdcOutboxReader {
 
     /// Becomes the leader if it is not. `false`: another relay is, or it is too early to try again.
     async fn ready(&mut self) -> Result<bool, OutboxReaderError> {
-        if self.active.as_ref().is_some_and(|active| {
-            !active.leased.session.is_open() || Instant::now() >= active.leased.lease_safe_until
-        }) {
+        if self
+            .active
+            .as_ref()
+            .is_some_and(|active| !active.leased.session.is_open() || !active.leased.lease.is_safe())
+        {
             self.reset();
         }
         if self.active.is_none() {
@@ -209,7 +210,7 @@ impl CdcOutboxReader {
             self.check_reached()?;
         }
         let Some(active) = &mut self.active else { return Ok(false) };
-        if Instant::now() >= active.leased.heartbeat_at {
+        if active.leased.lease.heartbeat_due() {
             active.renew_lease(&self.cdc).await?;
         }
         if self.in_flight.is_none() && matches!(active.stage, Stage::SlotDropped) {
@@ -273,12 +274,11 @@ impl CdcOutboxReader {
 
     /// Unparks events that the sink already has according to its position.
     async fn settle_reached(&mut self) -> Result<(), OutboxReaderError> {
-        let cdc = self.cdc.clone();
         let (Some(active), Some((_, reached, left_out))) = (&self.active, &mut self.reached) else {
             return Ok(());
         };
         if !reached.parked.is_empty() {
-            active.leased.published(&cdc.outbox, &reached.parked, left_out).await?;
+            active.leased.published(&reached.parked, left_out).await?;
             reached.parked.clear();
             // They were left out of a retry batch: the stream is already past them.
             left_out.clear();
@@ -292,12 +292,12 @@ impl CdcOutboxReader {
             // The connection broke meanwhile: the batch is delivered again.
             return Err(OutboxReaderError::Fenced);
         };
-        if Instant::now() >= active.leased.lease_safe_until {
+        if !active.leased.lease.is_safe() {
             return Err(OutboxReaderError::Fenced);
         }
         match origin {
             Origin::Parked(retry) => {
-                active.leased.retried(&cdc.outbox, retry, settled).await?;
+                active.leased.retried(retry, settled).await?;
                 active.parked = lag::any_parked(&active.leased).await?;
                 self.due_at = Instant::now() + due_after(settled);
             }
@@ -392,13 +392,13 @@ impl OutboxReader for CdcOutboxReader {
     }
 
     fn renew_after(&self) -> Duration {
-        let due = |active: &Leader| active.leased.heartbeat_at.saturating_duration_since(Instant::now());
+        let due =
+            |active: &Leader| active.leased.lease.heartbeat_at.saturating_duration_since(Instant::now());
         self.active.as_ref().map_or(self.cdc.outbox.options.lease / 3, due)
     }
 
     fn holds_lease(&self) -> bool {
-        !self.in_doubt
-            && self.active.as_ref().is_some_and(|active| Instant::now() < active.leased.lease_safe_until)
+        !self.in_doubt && self.active.as_ref().is_some_and(|active| active.leased.lease.is_safe())
     }
 
     async fn prune(&mut self, older_than: Duration) -> Result<Pruned, OutboxReaderError> {
@@ -409,9 +409,8 @@ impl OutboxReader for CdcOutboxReader {
             if !this.ready().await? {
                 return Ok(Pruned::default());
             }
-            let cdc = this.cdc.clone();
             match &mut this.active {
-                Some(active) => active.leased.prune(&cdc.outbox, older_than).await,
+                Some(active) => active.leased.prune(older_than).await,
                 None => Ok(Pruned::default()),
             }
         })
@@ -421,9 +420,8 @@ impl OutboxReader for CdcOutboxReader {
     async fn lag(&mut self) -> Result<Lag, OutboxReaderError> {
         self.or_reset(async |this| {
             let ready = this.ready().await?;
-            let cdc = this.cdc.clone();
             match &mut this.active {
-                Some(active) if ready => lag::lag(&cdc, &active.leased, &active.names.slot).await,
+                Some(active) if ready => lag::lag(&active.leased, &active.names.slot).await,
                 _ => Ok(Lag::default()),
             }
         })

@@ -11,9 +11,9 @@ use super::stream::StreamBatch;
 use super::table::Row;
 use super::{CdcOutboxReader, Origin, lag, sink_position};
 use crate::relay::outbox_reader::{Batch, OutboxReaderError, Pending, Position};
-use crate::relay::poll::DUE_EVERY;
-use crate::relay::poll::postgres::partition_group::ScanPlan;
-use crate::relay::poll::postgres::read::read;
+use crate::relay::parking::DUE_EVERY;
+use crate::relay::postgres::partition_group::ScanPlan;
+use crate::relay::postgres::read::read;
 
 impl CdcOutboxReader {
     pub(super) async fn find(&mut self) -> Result<Option<Batch>, OutboxReaderError> {
@@ -72,15 +72,14 @@ impl CdcOutboxReader {
     }
 
     async fn find_due(&mut self) -> Result<Option<Batch>, OutboxReaderError> {
-        let cdc = self.cdc.clone();
         let Some(active) = &mut self.active else { return Ok(None) };
-        let due = if active.parked { active.leased.due(&cdc.outbox).await? } else { None };
+        let due = if active.parked { active.leased.due().await? } else { None };
         let Some((retry, events)) = due else {
             self.due_at = Instant::now() + DUE_EVERY;
             return Ok(None);
         };
         if events.is_empty() {
-            active.leased.retried(&cdc.outbox, &retry, &[]).await?;
+            active.leased.retried(&retry, &[]).await?;
             active.parked = lag::any_parked(&active.leased).await?;
             return Ok(None);
         }
@@ -100,7 +99,7 @@ impl CdcOutboxReader {
             }
         };
         let timeline = active.system.timeline.clone();
-        let position = CdcPosition { timeline, at, parked: retry.numbers().to_vec() };
+        let position = CdcPosition { timeline, at, parked: retry.tried.ns.clone() };
         Ok(self.give(position, events, Origin::Parked(Box::new(retry))))
     }
 
@@ -109,7 +108,7 @@ impl CdcOutboxReader {
         let cdc = self.cdc.clone();
         let Some(active) = &mut self.active else { return Ok(None) };
         if active.group()?.window.as_ref().is_some_and(|window| window.plan == ScanPlan::Unknown) {
-            active.leased.choose_plan(&cdc.outbox, 0).await?;
+            active.leased.choose_plan(0).await?;
         }
         // Up to the sink's position, what was one batch stays one batch.
         if let Some((_, CdcPosition { at: Cursor::Table { high, seq }, .. }, _)) = &self.reached

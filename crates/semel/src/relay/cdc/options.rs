@@ -3,14 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use uuid::Uuid;
-
 use super::CdcOutboxReader;
 use super::table::RoutedTable;
 use crate::relay::outbox_reader::{OutboxReaderError, Rebase};
-use crate::relay::poll::postgres::PostgresOutbox;
-use crate::relay::poll::postgres::leased_session::LeasedSession;
-use crate::relay::poll::postgres::options::Outbox;
+use crate::relay::postgres::Outbox;
+use crate::relay::postgres::leased_session::LeasedSession;
 use crate::relay::reader_options::{ReaderOptions, reader_options};
 use crate::store::postgres::PostgresOptions;
 use crate::store::{ErrorKind, Fate, StoreError};
@@ -26,7 +23,7 @@ pub struct CdcOutbox {
 }
 
 pub(super) struct Cdc {
-    pub(super) outbox: Outbox,
+    pub(super) outbox: Arc<Outbox>,
     pub(super) stream: StreamOptions,
 }
 
@@ -165,12 +162,12 @@ impl CdcOutboxOptions {
     /// Connects once, to check the server and the tables. The first relay checks slot and publication.
     pub async fn open(self) -> Result<CdcOutbox, OutboxReaderError> {
         let cdc = self.unchecked()?;
-        LeasedSession::open(&cdc.cdc.outbox, Uuid::nil()).await?.close().await;
+        LeasedSession::open(&cdc.cdc.outbox, "").await?.close().await;
         Ok(cdc)
     }
 
     pub(super) fn unchecked(self) -> Result<CdcOutbox, OutboxReaderError> {
-        let outbox = Outbox::new(self.postgres, self.options, None)?;
+        let outbox = Arc::new(Outbox::new(self.postgres, self.options, None)?);
         Ok(CdcOutbox { cdc: Arc::new(Cdc { outbox, stream: self.stream }) })
     }
 }
@@ -209,7 +206,7 @@ impl CdcOutbox {
     /// or the loss of a slot of [another table](CdcOutboxOptions::table). The next relay recreates its slot and begins
     /// with the table, as [`Rebase`] says. Running relays are fenced.
     pub async fn rebase(url: &str, rebase: Rebase) -> Result<(), OutboxReaderError> {
-        PostgresOutbox::rebase(url, rebase).await
+        crate::relay::postgres::rebase(url, rebase).await
     }
 }
 

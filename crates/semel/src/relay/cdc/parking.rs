@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::outbox::Event;
 use crate::relay::outbox_reader::{Pending, Settled};
-use crate::relay::poll::parking::parked_key;
+use crate::relay::parking::parked_key;
 
 #[derive(Default)]
 pub(super) struct ParkedRows {

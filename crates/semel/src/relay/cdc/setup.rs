@@ -8,8 +8,8 @@ use tokio_postgres::types::Type;
 use super::options::{Names, misconfigured};
 use super::table::{RoutedTable, Table};
 use crate::relay::outbox_reader::OutboxReaderError;
-use crate::relay::poll::postgres::leased_session::{LeasedSession, get};
-use crate::relay::poll::postgres::options::Outbox;
+use crate::relay::postgres::Outbox;
+use crate::relay::postgres::leased_session::{LeasedSession, get};
 use crate::store::postgres::error::PostgresError;
 use crate::store::postgres::statement::Sql;
 

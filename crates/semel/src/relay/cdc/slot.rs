@@ -8,8 +8,8 @@ use tokio_postgres::types::Type;
 use super::lsn::Lsn;
 use super::position::StreamPosition;
 use crate::relay::outbox_reader::{OutboxLineage, OutboxReaderError};
-use crate::relay::poll::postgres::leased_session::{LeasedSession, get};
-use crate::relay::poll::postgres::unreadable;
+use crate::relay::postgres::leased_session::{LeasedSession, get};
+use crate::relay::postgres::unreadable;
 use crate::store::StoreError;
 use crate::store::postgres::statement::Sql;
 

@@ -11,7 +11,7 @@ use super::lsn::Lsn;
 use super::position::StreamPosition;
 use super::replication_connection::{Frame, ReplicationConnection};
 use super::table::{Row, Table};
-use crate::relay::poll::postgres::snapshot::Snapshot;
+use crate::relay::postgres::snapshot::Snapshot;
 use crate::relay::reader_options::Bounds;
 use crate::timeout::bounded;
 

@@ -4,7 +4,7 @@ use uuid::Uuid;
 
 use super::pgoutput::{Relation, Value};
 use crate::outbox::Event;
-use crate::relay::poll::row::{Columns, Texts, event_uuid};
+use crate::relay::row::{Columns, Texts, event_uuid};
 
 const JSON: u32 = 114;
 const JSONB: u32 = 3802;

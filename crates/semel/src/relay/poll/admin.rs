@@ -4,9 +4,9 @@
 use uuid::Uuid;
 
 use super::outbox::{PollDatabase, PolledOutbox};
-use super::row::{Columns, OutboxRow, event_uuid};
 use crate::relay::listing::{EventDetail, EventFilter, EventStatus, EventSummary, MissingPrivilege, moment};
 use crate::relay::outbox_reader::{OutboxReaderError, Parked};
+use crate::relay::row::{Columns, OutboxRow, event_uuid};
 use crate::store::{ErrorKind, Fate, StoreError};
 use crate::tx::driver::Value;
 

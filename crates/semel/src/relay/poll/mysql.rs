@@ -5,17 +5,14 @@
 //! appends to a partition.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use uuid::Uuid;
-
-use self::leased_session::{LeasedSession, PartitionCursor};
-use super::parking::{ParkedRows, RetryBatch};
-use super::{DUE_EVERY, PolledOutbox, due_after};
-use crate::relay::outbox_reader::{
-    Batch, Lag, OutboxLineage, OutboxReader, OutboxReaderError, Pending, Position, Pruned, Settled,
-    SinkCheckpoint,
-};
+use self::leased_session::{LeasedMysqlSession, PartitionCursor};
+use super::PolledOutbox;
+use super::reader::{ChunkRead, Leased, PollReader};
+use crate::relay::lease::Lease;
+use crate::relay::outbox_reader::{Lag, OutboxReaderError, Pending, Pruned, Settled};
+use crate::relay::parking::{ParkedRows, Retry};
 use crate::relay::reader_options::{ReaderOptions, reader_options};
 use crate::store::mysql::MysqlStore;
 use crate::store::mysql::session::Dial;
@@ -46,269 +43,95 @@ impl MysqlOutbox {
         let (dial, server) = (Arc::new(dial), server.into());
         Ok(Self { database: MysqlTables { dial, server, options: ReaderOptions::default() } })
     }
-
-    /// A reader for one relay. Several share the partitions.
-    pub fn source(&self) -> MysqlOutboxReader {
-        MysqlOutboxReader {
-            outbox: self.database.clone(),
-            me: Uuid::now_v7().to_string(),
-            leased: None,
-            in_flight: None,
-            due_at: Instant::now(),
-            in_doubt: false,
-            exclusive: false,
-            reached: None,
-        }
-    }
 }
 
-/// Reads one relay's share of the outbox: the partitions it leases.
-pub struct MysqlOutboxReader {
-    outbox: MysqlTables,
-    me: String,
-    leased: Option<LeasedSession>,
-    in_flight: Option<(Batch, Origin)>,
-    due_at: Instant,
-    /// A change got no answer: the stored state has to be read again.
-    in_doubt: bool,
-    /// All partitions or none, and none before `acquire_exclusive`.
-    exclusive: bool,
-    /// Cursor of the last batch the sink has. It comes before any other until it is acked.
-    reached: Option<String>,
+/// Reads one relay's share of an outbox in MySQL or MariaDB: the partitions it leases.
+pub type MysqlOutboxReader = PollReader<MysqlTables>;
+
+/// The recorded chunk of these partitions.
+pub struct PartitionsChunk {
+    cursors: Vec<PartitionCursor>,
+    /// Partition and number of each event.
+    numbers: Vec<(i16, i64)>,
 }
 
-/// Where a batch came from.
-enum Origin {
-    /// The recorded chunk of these partitions. `numbers`: partition and number of each event.
-    Partitions {
-        cursors: Vec<PartitionCursor>,
-        numbers: Vec<(i16, i64)>,
-    },
-    Parked {
-        tried: RetryBatch,
-        cursors: Vec<PartitionCursor>,
-    },
-}
+impl Leased for LeasedMysqlSession {
+    type Chunk = PartitionsChunk;
 
-impl MysqlOutboxReader {
-    fn reset(&mut self) {
-        self.leased = None;
-        self.in_flight = None;
-        self.in_doubt = false;
+    fn lease(&self) -> &Lease {
+        &self.lease
     }
 
-    /// Runs something that must not stay half done. If it fails or is cancelled, the stored state is read again.
-    async fn or_reset<T>(
-        &mut self,
-        work: impl AsyncFnOnce(&mut Self) -> Result<T, OutboxReaderError>,
-    ) -> Result<T, OutboxReaderError> {
-        if self.in_doubt {
-            self.reset();
-        }
-        self.in_doubt = true;
-        let result = work(self).await;
-        if result.is_err() {
-            self.reset();
-        }
-        self.in_doubt = false;
-        result
+    fn lease_mut(&mut self) -> &mut Lease {
+        &mut self.lease
     }
 
-    /// Connects. Reconnects if the lease has expired: another relay may own the partitions by now.
-    async fn ensure_connected(&mut self) -> Result<(), OutboxReaderError> {
-        let now = Instant::now();
-        let stale = |leased: &LeasedSession| {
-            !leased.session.is_open() || (!leased.cursors.is_empty() && now >= leased.lease_safe_until)
-        };
-        if self.leased.as_ref().is_some_and(stale) {
-            self.reset();
-        }
-        if self.leased.is_none() {
-            self.leased = Some(LeasedSession::open(&self.outbox, &self.me).await?);
-        }
-        Ok(())
+    fn is_open(&self) -> bool {
+        self.session.is_open()
     }
 
-    /// Connects, renews the lease, and takes our share of the partitions between batches.
-    async fn ready(&mut self) -> Result<(), OutboxReaderError> {
-        self.ensure_connected().await?;
-        let idle = self.in_flight.is_none();
-        let Some(leased) = &mut self.leased else { return Ok(()) };
-        if self.exclusive && leased.cursors.is_empty() {
-            return Err(OutboxReaderError::Fenced);
-        }
-        if Instant::now() >= leased.heartbeat_at {
-            leased.heartbeat().await?;
-        }
-        if idle && !self.exclusive && leased.rebalance_due {
-            leased.rebalance().await?;
-        }
-        Ok(())
+    fn owns_any(&self) -> bool {
+        !self.cursors.is_empty()
     }
 
-    async fn find(&mut self) -> Result<Option<Batch>, OutboxReaderError> {
-        self.ready().await?;
-        if let Some((batch, _)) = &self.in_flight {
-            return Ok(Some(batch.clone()));
-        }
-        let Some(leased) = &mut self.leased else { return Ok(None) };
-        // The last batch the sink has comes first, if it is not acked yet.
-        let mut reached = self.reached.clone();
-        if let Some(ns) = reached.as_deref().and_then(RetryBatch::named) {
-            let (tried, cursors, events) = leased.again(&ns).await?;
-            if !events.is_empty() {
-                let cursor = reached.unwrap_or_default();
-                return Ok(Some(self.give(cursor, events, Origin::Parked { tried, cursors })));
-            }
-        }
-        let recorded: Vec<PartitionCursor> =
-            leased.cursors.iter().copied().filter(|cursor| cursor.recorded.is_some()).collect();
-        reached = reached.filter(|reached| *reached == cursor_text(&recorded));
-        self.reached.clone_from(&reached);
-        if reached.is_none() && Instant::now() >= self.due_at {
-            let (tried, cursors, events) = leased.due().await?;
-            if !events.is_empty() {
-                let cursor = tried.place();
-                return Ok(Some(self.give(cursor, events, Origin::Parked { tried, cursors })));
-            }
-            if !tried.empty.is_empty() {
-                leased.retried(&tried, &cursors, &[]).await?;
-            }
-            self.due_at = Instant::now() + DUE_EVERY;
-        }
-        let Some((cursors, numbers, events)) = leased.chunk().await? else { return Ok(None) };
-        let cursor = cursor_text(&cursors);
-        Ok(Some(self.give(cursor, events, Origin::Partitions { cursors, numbers })))
+    fn is_behind(&self, cursor: &str) -> bool {
+        is_behind(cursor, &self.cursors)
     }
 
-    fn give(&mut self, cursor: String, events: Vec<Pending>, origin: Origin) -> Batch {
-        let lineage = self.leased.as_ref().map_or("", |leased| leased.lineage.as_str());
-        let position = Position { lineage: OutboxLineage::read(lineage), place: cursor };
-        let batch = Batch { position, events, is_retry: matches!(origin, Origin::Parked { .. }) };
-        self.in_flight = Some((batch.clone(), origin));
-        batch
+    async fn heartbeat(&mut self) -> Result<(), OutboxReaderError> {
+        self.heartbeat().await
     }
 
-    async fn settle(&mut self, settled: &[Settled]) -> Result<(), OutboxReaderError> {
-        let (Some((batch, origin)), Some(leased)) = (&self.in_flight, &mut self.leased) else {
-            // The connection broke meanwhile: the batch is delivered again.
-            return Err(OutboxReaderError::Fenced);
-        };
-        match origin {
-            Origin::Parked { tried, cursors } => {
-                leased.retried(tried, cursors, settled).await?;
-                self.due_at = Instant::now() + due_after(settled);
-            }
-            Origin::Partitions { cursors, numbers } => {
-                let indices: Vec<i64> = (0..).take(numbers.len()).collect();
-                leased.advance(cursors, numbers, &ParkedRows::of(&indices, &batch.events, settled)).await?;
-            }
-        }
-        (self.in_flight, self.reached) = (None, None);
-        Ok(())
-    }
-}
-
-impl OutboxReader for MysqlOutboxReader {
-    async fn next(&mut self) -> Result<Option<Batch>, OutboxReaderError> {
-        self.or_reset(async |this| this.find().await).await
+    async fn rebalance(&mut self) -> Result<(), OutboxReaderError> {
+        self.rebalance().await
     }
 
     async fn acquire_exclusive(&mut self) -> Result<bool, OutboxReaderError> {
-        self.exclusive = true;
-        self.or_reset(async |this| {
-            this.ensure_connected().await?;
-            let Some(leased) = &mut this.leased else { return Ok(false) };
-            let taken = leased.acquire_exclusive().await?;
-            if !taken {
-                this.in_flight = None;
-            }
-            Ok(taken)
-        })
-        .await
+        self.acquire_exclusive().await
     }
 
-    async fn resume(&mut self, reached: Option<&SinkCheckpoint>) -> Result<(), OutboxReaderError> {
-        let found = self.leased.as_ref().map(|leased| OutboxLineage::read(&leased.lineage));
-        if let (Some(reached), Some(found)) = (reached, found)
-            && !reached.position.lineage.matches(&found)
-        {
-            return Err(OutboxReaderError::OutboxLineage { stored: reached.position.lineage.clone(), found });
+    async fn chunk(
+        &mut self,
+        cursor: Option<&str>,
+    ) -> Result<Option<ChunkRead<PartitionsChunk>>, OutboxReaderError> {
+        if cursor.is_some_and(|cursor| cursor != cursor_text(&self.recorded())) {
+            return Ok(None);
         }
-        if let (Some(reached), Some(leased)) = (reached, &self.leased)
-            && is_behind(&reached.position.place, &leased.cursors)
-        {
-            // Without the lease it proves nothing: another relay may have moved the sink since.
-            let reached = reached.position.place.clone();
-            return Err(if self.holds_lease() {
-                OutboxReaderError::Behind { reached }
-            } else {
-                OutboxReaderError::Fenced
-            });
-        }
-        self.reached = reached.map(|reached| reached.position.place.clone());
-        if self.in_flight.as_ref().map(|(batch, _)| &batch.position.place) != self.reached.as_ref() {
-            self.in_flight = None;
-        }
-        Ok(())
+        self.chunk().await
     }
 
-    async fn ack(&mut self, settled: &[Settled]) -> Result<(), OutboxReaderError> {
-        self.or_reset(async |this| this.settle(settled).await).await
+    async fn advance(
+        &mut self,
+        PartitionsChunk { cursors, numbers }: &PartitionsChunk,
+        events: &[Pending],
+        settled: &[Settled],
+    ) -> Result<(), OutboxReaderError> {
+        let indices: Vec<i64> = (0..).take(numbers.len()).collect();
+        self.advance(cursors, numbers, &ParkedRows::of(&indices, events, settled)).await
     }
 
-    async fn renew_lease(&mut self) -> Result<(), OutboxReaderError> {
-        let Some(leased) = &mut self.leased else { return Err(OutboxReaderError::Fenced) };
-        // If it fails, it is retried soon, not at once.
-        leased.heartbeat_at = Instant::now() + self.outbox.options.lease / 10;
-        leased.heartbeat().await
+    async fn due(&mut self) -> Result<Option<(Retry, Vec<Pending>)>, OutboxReaderError> {
+        self.due().await
     }
 
-    fn renew_after(&self) -> Duration {
-        let due = |leased: &LeasedSession| leased.heartbeat_at.saturating_duration_since(Instant::now());
-        self.leased.as_ref().map_or(self.outbox.options.lease / 3, due)
+    async fn again(&mut self, ns: &[i64]) -> Result<Option<(Retry, Vec<Pending>)>, OutboxReaderError> {
+        self.again(ns).await
     }
 
-    fn holds_lease(&self) -> bool {
-        !self.in_doubt && self.leased.as_ref().is_some_and(|leased| Instant::now() < leased.lease_safe_until)
+    async fn retried(&mut self, retry: &Retry, settled: &[Settled]) -> Result<(), OutboxReaderError> {
+        self.retried(retry, settled).await
     }
 
     async fn prune(&mut self, older_than: Duration) -> Result<Pruned, OutboxReaderError> {
-        if self.in_flight.is_some() {
-            return Ok(Pruned::default());
-        }
-        self.or_reset(async |this| {
-            this.ready().await?;
-            match &mut this.leased {
-                Some(leased) => leased.prune(older_than).await,
-                None => Ok(Pruned::default()),
-            }
-        })
-        .await
+        self.prune(older_than).await
     }
 
     async fn lag(&mut self) -> Result<Lag, OutboxReaderError> {
-        self.or_reset(async |this| {
-            let had = this.in_flight.is_some();
-            this.ready().await?;
-            // Under a new lease, but another relay may own the batch by now.
-            if had && this.in_flight.is_none() {
-                return Err(OutboxReaderError::Fenced);
-            }
-            match &mut this.leased {
-                Some(leased) => leased.lag().await,
-                None => Ok(Lag::default()),
-            }
-        })
-        .await
+        self.lag().await
     }
 
-    async fn release(&mut self) -> Result<(), OutboxReaderError> {
-        self.in_flight = None;
-        match self.leased.take() {
-            Some(leased) if leased.session.is_open() => leased.release().await,
-            _ => Ok(()),
-        }
+    async fn release(self) -> Result<(), OutboxReaderError> {
+        self.release().await
     }
 }
 

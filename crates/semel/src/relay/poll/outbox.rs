@@ -3,8 +3,10 @@
 use std::future::Future;
 
 use super::admin::{Command, FromRow};
+use super::reader::Leased;
 use crate::relay::listing::MissingPrivilege;
 use crate::relay::outbox_reader::OutboxReaderError;
+use crate::relay::reader_options::ReaderOptions;
 use crate::tx::driver::Value;
 
 /// An outbox in one of the databases. Cheap to clone. Create the tables with
@@ -15,9 +17,18 @@ pub struct PolledOutbox<D> {
 }
 
 /// A database that an outbox can be in.
-pub trait PollDatabase: Sync {
+pub trait PollDatabase: Clone + Send + Sync + 'static {
+    /// A reader's connection.
+    type Leased: Leased;
+
     /// Whether each partition has its own numbers, so that only times compare events of two partitions.
     const NUMBERS_EACH_PARTITION: bool;
+
+    /// The options.
+    fn options(&self) -> &ReaderOptions;
+
+    /// Connects a reader, and checks the version and lineage of the tables. Leases nothing yet.
+    fn lease(&self, me: &str) -> impl Future<Output = Result<Self::Leased, OutboxReaderError>> + Send;
 
     /// The statements of a command.
     fn text(command: Command<'_>) -> String;

@@ -1,13 +1,14 @@
 //! The statements of operator commands, and rebase after the lineage has changed.
 
 use super::chunk::EVENT;
-use super::leased_session::{LeasedSession, NOW};
+use super::leased_session::{LeasedMysqlSession, NOW};
 use super::{MysqlOutbox, MysqlTables};
+use crate::relay::lease::LANES;
 use crate::relay::listing::{EventFilter, LOOKED_EVENTS_MAX, MissingPrivilege};
 use crate::relay::outbox_reader::{OutboxReaderError, Rebase};
-use crate::relay::poll::LANES;
 use crate::relay::poll::admin::{Command, FromRow, numbers};
 use crate::relay::poll::outbox::PollDatabase;
+use crate::relay::reader_options::ReaderOptions;
 use crate::store::Fate;
 use crate::tx::driver::{Value, fill_mysql};
 
@@ -24,19 +25,20 @@ const NEEDED: [(&str, &str); 12] = [
     ("UPDATE on semel_outbox_cursor", "UPDATE semel_outbox_cursor SET epoch = epoch WHERE 1 = 0"),
     (
         "INSERT on semel_outbox_relay",
-        "INSERT INTO semel_outbox_relay SELECT id, lease_until FROM semel_outbox_relay WHERE 1 = 0",
+        "INSERT INTO semel_outbox_relay (id, lease_until) SELECT id, lease_until FROM semel_outbox_relay WHERE 1 = 0",
     ),
     ("UPDATE on semel_outbox_relay", "UPDATE semel_outbox_relay SET lease_until = lease_until WHERE 1 = 0"),
     ("DELETE on semel_outbox_relay", "DELETE FROM semel_outbox_relay WHERE 1 = 0"),
     (
         "INSERT on semel_outbox_parked_key",
-        "INSERT INTO semel_outbox_parked_key SELECT * FROM semel_outbox_parked_key WHERE 1 = 0",
+        "INSERT INTO semel_outbox_parked_key (hash, part) SELECT hash, part FROM semel_outbox_parked_key WHERE 1 = 0",
     ),
     ("UPDATE on semel_outbox_parked_key", "UPDATE semel_outbox_parked_key SET tries = tries WHERE 1 = 0"),
     ("DELETE on semel_outbox_parked_key", "DELETE FROM semel_outbox_parked_key WHERE 1 = 0"),
     (
         "INSERT on semel_outbox_parked",
-        "INSERT INTO semel_outbox_parked SELECT * FROM semel_outbox_parked WHERE 1 = 0",
+        "INSERT INTO semel_outbox_parked (hash, parked_key, id, topic, type, content_type, payload)
+         SELECT hash, parked_key, id, topic, type, content_type, payload FROM semel_outbox_parked WHERE 1 = 0",
     ),
     ("UPDATE on semel_outbox_parked", "UPDATE semel_outbox_parked SET error = error WHERE 1 = 0"),
     ("DELETE on semel_outbox_parked", "DELETE FROM semel_outbox_parked WHERE 1 = 0"),
@@ -93,7 +95,16 @@ fn find() -> String {
 }
 
 impl PollDatabase for MysqlTables {
+    type Leased = LeasedMysqlSession;
     const NUMBERS_EACH_PARTITION: bool = true;
+
+    fn options(&self) -> &ReaderOptions {
+        &self.options
+    }
+
+    async fn lease(&self, me: &str) -> Result<LeasedMysqlSession, OutboxReaderError> {
+        LeasedMysqlSession::open(self, me).await
+    }
 
     fn text(command: Command<'_>) -> String {
         match command {
@@ -137,7 +148,7 @@ impl PollDatabase for MysqlTables {
     }
 
     async fn missing_privileges(&self) -> Result<Vec<MissingPrivilege>, OutboxReaderError> {
-        let mut leased = LeasedSession::open(self, "").await?;
+        let mut leased = LeasedMysqlSession::open(self, "").await?;
         let mut missing = Vec::new();
         for (at, (right, sql)) in NEEDED.iter().enumerate() {
             match leased.session.run((*sql).to_owned()).await {

@@ -1,9 +1,11 @@
 //! A chunk of events: found, recorded, read, acked.
 
-use super::leased_session::{LeasedSession, NOW, PartitionCursor, get};
-use crate::relay::outbox_reader::{OutboxReaderError, Pending};
-use crate::relay::poll::parking::ParkedRows;
-use crate::relay::poll::row::Columns;
+use super::leased_session::{LeasedMysqlSession, NOW, PartitionCursor, get};
+use super::{PartitionsChunk, cursor_text};
+use crate::relay::outbox_reader::OutboxReaderError;
+use crate::relay::parking::ParkedRows;
+use crate::relay::poll::reader::ChunkRead;
+use crate::relay::row::Columns;
 use crate::store::mysql::literal;
 
 /// The ordering key of an event.
@@ -16,14 +18,15 @@ pub(super) const EVENT: &str = "CONVERT(o.id USING utf8mb4), CONVERT(o.topic USI
     CONVERT(o.headers USING utf8mb4), CONVERT(o.idempotency_key USING utf8mb4), \
     CONVERT(o.trace_parent USING utf8mb4), o.intent, o.payload";
 
-/// Cursors, partition (column `part`) and number of each event, and the events.
-pub(super) type Chunk = (Vec<PartitionCursor>, Vec<(i16, i64)>, Vec<Pending>);
+impl LeasedMysqlSession {
+    /// The cursors of the recorded chunk, if there is one.
+    pub(super) fn recorded(&self) -> Vec<PartitionCursor> {
+        self.cursors.iter().copied().filter(|cursor| cursor.recorded.is_some()).collect()
+    }
 
-impl LeasedSession {
     /// The recorded chunk, or the next one, recorded first.
-    pub(super) async fn chunk(&mut self) -> Result<Option<Chunk>, OutboxReaderError> {
-        let mut recorded: Vec<PartitionCursor> =
-            self.cursors.iter().copied().filter(|cursor| cursor.recorded.is_some()).collect();
+    pub(super) async fn chunk(&mut self) -> Result<Option<ChunkRead<PartitionsChunk>>, OutboxReaderError> {
+        let mut recorded = self.recorded();
         if recorded.is_empty() {
             recorded = self.find().await?;
             if recorded.is_empty() {
@@ -36,7 +39,7 @@ impl LeasedSession {
                 })
                 .collect();
             let set = format!("until_n = CASE part {} END", cases.join(" "));
-            self.fenced(&recorded, &set, &[]).await?;
+            self.fenced(&fence(&recorded), &set, &[]).await?;
             for cursor in &mut self.cursors {
                 if let Some(found) = recorded.iter().find(|found| found.part == cursor.part) {
                     cursor.recorded = found.recorded;
@@ -63,7 +66,8 @@ impl LeasedSession {
             let held = get::<i64>(row, 14)? != 0;
             events.push(Columns::read(row, 0)?.pending(held));
         }
-        Ok(Some((recorded, numbers, events)))
+        let (cursor, chunk) = (cursor_text(&recorded), PartitionsChunk { cursors: recorded, numbers });
+        Ok(Some(ChunkRead { cursor, events, chunk }))
     }
 
     /// How far the next chunk goes in each partition, by the sizes alone.
@@ -127,7 +131,7 @@ impl LeasedSession {
                 let due = if flag(&parked.for_good) {
                     "NULL".to_owned()
                 } else {
-                    format!("{NOW} + {}", self.outbox.options.retry.as_millis())
+                    format!("{NOW} + {}", self.outbox.options.retry_ms())
                 };
                 also.push(format!(
                     "INSERT INTO semel_outbox_parked_key (hash, part, due_at)
@@ -147,7 +151,7 @@ impl LeasedSession {
             ));
         }
         // MySQL assigns from left to right.
-        self.fenced(cursors, "after_n = COALESCE(until_n, after_n), until_n = NULL", &also).await?;
+        self.fenced(&fence(cursors), "after_n = COALESCE(until_n, after_n), until_n = NULL", &also).await?;
         for cursor in &mut self.cursors {
             if let Some(done) = cursors.iter().find(|done| done.part == cursor.part) {
                 cursor.after = done.recorded.unwrap_or(cursor.after);
@@ -156,4 +160,9 @@ impl LeasedSession {
         }
         Ok(())
     }
+}
+
+/// What a change of these partitions is fenced by.
+fn fence(cursors: &[PartitionCursor]) -> Vec<(i16, i64)> {
+    cursors.iter().map(|cursor| (cursor.part, cursor.epoch)).collect()
 }

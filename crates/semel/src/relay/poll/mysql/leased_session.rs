@@ -6,9 +6,10 @@ use sqlx::mysql::MySqlRow;
 use sqlx::{Decode, MySql, Row, Type};
 
 use super::MysqlTables;
+use crate::relay::lease::{LANES, Lease, share_of};
 use crate::relay::outbox_reader::{Lag, OutboxLineage, OutboxReaderError, Pruned};
-use crate::relay::poll::row::OutboxRow;
-use crate::relay::poll::{LANES, cursor_ahead, known_version, no_outbox, share};
+use crate::relay::row::OutboxRow;
+use crate::relay::table_checks::{cursor_ahead, known_version, no_outbox};
 use crate::store::mysql::literal;
 use crate::store::mysql::session::{Brought, Session};
 use crate::store::{ErrorKind, Fate, StoreError};
@@ -39,36 +40,28 @@ pub(super) struct PartitionCursor {
     pub(super) recorded: Option<i64>,
 }
 
-pub(super) struct LeasedSession {
+/// A connection to an outbox in MySQL.
+pub struct LeasedMysqlSession {
     pub(super) session: Session,
     pub(super) outbox: MysqlTables,
-    me: String,
-    pub(super) lineage: String,
-    pub(super) cursors: Vec<PartitionCursor>,
-    pub(super) lease_safe_until: Instant,
-    pub(super) heartbeat_at: Instant,
+    pub(super) lease: Lease,
+    /// The other relays with a lease.
     others: Vec<String>,
-    /// `others` was read since the last rebalance. A busy relay reads it while a batch is in flight.
-    pub(super) rebalance_due: bool,
+    pub(super) cursors: Vec<PartitionCursor>,
     /// Which partition is read first, so that none is always last.
     pub(super) first_partition: usize,
 }
 
-impl LeasedSession {
+impl LeasedMysqlSession {
     pub(super) async fn open(outbox: &MysqlTables, me: &str) -> Result<Self, OutboxReaderError> {
         let session =
             outbox.dial.open().await.map_err(|error| error.explain(&outbox.server, Fate::NotApplied))?;
-        let now = Instant::now();
         let mut leased = Self {
             session,
             outbox: outbox.clone(),
-            me: me.to_owned(),
-            lineage: String::new(),
-            cursors: Vec::new(),
-            lease_safe_until: now,
-            heartbeat_at: now,
+            lease: Lease::new(me, OutboxLineage::read("")),
             others: Vec::new(),
-            rebalance_due: false,
+            cursors: Vec::new(),
             first_partition: 0,
         };
         let asked = leased.session.run(START.to_owned()).await;
@@ -79,12 +72,12 @@ impl LeasedSession {
         for row in brought.iter().flat_map(|brought| &brought.rows) {
             known_version(get(row, 3)?)?;
             let (found, stored): (String, Option<String>) = (get(row, 0)?, get(row, 1)?);
-            let (one, other) = (OutboxLineage::read(&found), stored.as_deref().map(OutboxLineage::read));
-            match other {
-                Some(stored) if !stored.matches(&one) => {
-                    return Err(OutboxReaderError::OutboxLineage { stored, found: one });
+            let (found, stored) = (OutboxLineage::read(&found), stored.as_deref().map(OutboxLineage::read));
+            match stored {
+                Some(stored) if !stored.matches(&found) => {
+                    return Err(OutboxReaderError::OutboxLineage { stored, found });
                 }
-                _ => leased.lineage = found,
+                _ => leased.lease.lineage = found,
             }
             if get::<i64>(row, 4)? != 0 {
                 return Err(cursor_ahead());
@@ -114,19 +107,18 @@ impl LeasedSession {
     /// Changes something under the epochs of these partitions. A fenced relay changes nothing. `set` is for their rows.
     pub(super) async fn fenced(
         &mut self,
-        cursors: &[PartitionCursor],
+        fence: &[(i16, i64)],
         set: &str,
         also: &[String],
     ) -> Result<(), OutboxReaderError> {
-        let fence: Vec<String> =
-            cursors.iter().map(|cursor| format!("({},{})", cursor.part, cursor.epoch)).collect();
-        let fence = fence.join(",");
+        let owned: Vec<String> = fence.iter().map(|(part, epoch)| format!("({part},{epoch})")).collect();
+        let owned = owned.join(",");
         let text = format!(
-            "START TRANSACTION; UPDATE semel_outbox_cursor SET {set} WHERE (part, epoch) IN ({fence})"
+            "START TRANSACTION; UPDATE semel_outbox_cursor SET {set} WHERE (part, epoch) IN ({owned})"
         );
         let brought = self.run(text).await?;
         let matched = brought.last().map_or(0, |brought| brought.matched);
-        if matched != cursors.len() as u64 {
+        if matched != fence.len() as u64 {
             self.session.roll_back().await;
             return Err(OutboxReaderError::Fenced);
         }
@@ -137,7 +129,7 @@ impl LeasedSession {
 
     /// Whether the lease has expired: another relay may own our partitions by now.
     fn is_expired(&self) -> bool {
-        !self.cursors.is_empty() && Instant::now() >= self.lease_safe_until
+        !self.cursors.is_empty() && !self.lease.is_safe()
     }
 
     /// Heartbeat: renews the lease. An expired lease is not renewed, and an answer after the expiry does not count:
@@ -147,7 +139,7 @@ impl LeasedSession {
             return Err(OutboxReaderError::Fenced);
         }
         let asked = Instant::now();
-        let (me, lease) = (literal::text(&self.me), self.outbox.options.lease);
+        let (me, lease) = (literal::text(&self.lease.me), self.outbox.options.lease);
         let text = format!(
             "INSERT INTO semel_outbox_relay (id, lease_until) VALUES ({me}, {NOW} + {ms})
                  ON DUPLICATE KEY UPDATE lease_until = VALUES(lease_until);
@@ -157,7 +149,7 @@ impl LeasedSession {
                     (SELECT COUNT(*) FROM semel_outbox_cursor s JOIN semel_outbox_part p ON p.part = s.part
                      WHERE s.after_n > p.n OR s.until_n > p.n)
              FROM semel_outbox_meta",
-            ms = lease.as_millis()
+            ms = self.outbox.options.lease_ms()
         );
         let mut brought = self.run(text).await?.into_iter().skip(2);
         if self.is_expired() {
@@ -169,30 +161,28 @@ impl LeasedSession {
             Some(row) => (get(row, 0)?, get::<i64>(row, 1)? != 0),
             None => (String::new(), false),
         };
-        if found != self.lineage {
-            let [stored, found] = [&self.lineage, &found].map(|text| OutboxLineage::read(text));
+        let (stored, found) = (self.lease.lineage.clone(), OutboxLineage::read(&found));
+        if found != stored {
             return Err(OutboxReaderError::OutboxLineage { stored, found });
         }
         if is_ahead {
             return Err(cursor_ahead());
         }
-        self.rebalance_due = true;
-        self.lease_safe_until = asked + lease * 7 / 8;
-        self.heartbeat_at = asked + lease / 3;
+        self.lease.rebalance_due = true;
+        self.lease.renewed(asked, lease);
         Ok(())
     }
 
     /// Rebalances: releases partitions that are other relays' share now, and takes ours. Not while a batch is in
     /// flight.
     pub(super) async fn rebalance(&mut self) -> Result<(), OutboxReaderError> {
-        self.rebalance_due = false;
+        self.lease.rebalance_due = false;
         if self.cursors.is_empty() {
             // Owned before a connection broke: others cannot take them while our lease is valid.
-            let me = literal::text(&self.me);
+            let me = literal::text(&self.lease.me);
             self.run(format!("UPDATE semel_outbox_cursor SET owner = NULL WHERE owner = {me}")).await?;
         }
-        let index = self.others.iter().filter(|other| **other < self.me).count();
-        let share = share(index, self.others.len() + 1);
+        let share = share_of(&self.lease.me, &self.others);
         let (kept, extra): (Vec<PartitionCursor>, Vec<PartitionCursor>) =
             self.cursors.iter().partition(|cursor| share.contains(&cursor.part));
         for cursor in &extra {
@@ -211,7 +201,8 @@ impl LeasedSession {
         if missing.is_empty() {
             return Ok(());
         }
-        let (me, parts, lineage) = (literal::text(&self.me), missing.join(","), literal::text(&self.lineage));
+        let (me, lineage) = (literal::text(&self.lease.me), literal::text(&self.lease.lineage.to_string()));
+        let parts = missing.join(",");
         let text = format!(
             "UPDATE semel_outbox_cursor c SET owner = {me}, epoch = epoch + 1, lineage = COALESCE(lineage, {lineage})
              WHERE part IN ({parts}) AND (owner IS NULL OR owner = {me} OR NOT EXISTS (
@@ -221,7 +212,8 @@ impl LeasedSession {
         let taken = self.run(text).await?.pop().unwrap_or_default().rows;
         if taken.len() < missing.len() {
             // Their owners are about to release them.
-            self.heartbeat_at = self.heartbeat_at.min(Instant::now() + self.outbox.options.lease / 10);
+            let soon = Instant::now() + self.outbox.options.lease / 10;
+            self.lease.heartbeat_at = self.lease.heartbeat_at.min(soon);
         }
         for row in &taken {
             self.cursors.push(stored(row)?);
@@ -231,7 +223,7 @@ impl LeasedSession {
 
     /// Takes all partitions or none. A waiting relay holds no lease: it would be counted among those that share.
     pub(super) async fn acquire_exclusive(&mut self) -> Result<bool, OutboxReaderError> {
-        let (me, lineage) = (literal::text(&self.me), literal::text(&self.lineage));
+        let (me, lineage) = (literal::text(&self.lease.me), literal::text(&self.lease.lineage.to_string()));
         let all = usize::from(LANES.unsigned_abs());
         if self.cursors.len() == all {
             return Ok(true);
@@ -243,7 +235,7 @@ impl LeasedSession {
             );
             self.run(free).await?;
         }
-        if Instant::now() < self.heartbeat_at {
+        if !self.lease.heartbeat_due() {
             return Ok(false);
         }
         let free = format!(
@@ -268,13 +260,13 @@ impl LeasedSession {
             self.session.roll_back().await;
             self.run(format!("DELETE FROM semel_outbox_relay WHERE id = {me}")).await?;
         }
-        self.heartbeat_at = Instant::now() + self.outbox.options.lease / 10;
+        self.lease.retry_soon(self.outbox.options.lease);
         Ok(false)
     }
 
     /// Releases everything, and disconnects.
     pub(super) async fn release(mut self) -> Result<(), OutboxReaderError> {
-        let me = literal::text(&self.me);
+        let me = literal::text(&self.lease.me);
         let mut text = format!("DELETE FROM semel_outbox_relay WHERE id = {me}");
         for cursor in &self.cursors {
             text.push_str(&format!(
@@ -301,7 +293,7 @@ impl LeasedSession {
                 );
                 let gone = self.run(delete).await?.pop().unwrap_or_default().matched;
                 pruned.rows += gone;
-                if Instant::now() >= self.heartbeat_at {
+                if self.lease.heartbeat_due() {
                     self.heartbeat().await?;
                 }
                 if gone < CHUNK_ROWS {

@@ -1,23 +1,20 @@
 //! Retries parked events that are due, in order within each key.
 
 use super::chunk::EVENT;
-use super::leased_session::{LeasedSession, NOW, PartitionCursor, get};
+use super::leased_session::{LeasedMysqlSession, NOW, get};
 use crate::relay::outbox_reader::{OutboxReaderError, Pending, Settled};
-use crate::relay::poll::OF_KEY_MAX;
-use crate::relay::poll::parking::{RetryBatch, RetryResult};
-use crate::relay::poll::row::Columns;
+use crate::relay::parking::{OF_KEY_MAX, Retry, RetryBatch, RetryResult};
+use crate::relay::row::Columns;
 use crate::store::mysql::literal;
 
-impl LeasedSession {
+impl LeasedMysqlSession {
     /// Due parked events of our partitions (column `part`). Keys are hashes in hexadecimal.
-    pub(super) async fn due(
-        &mut self,
-    ) -> Result<(RetryBatch, Vec<PartitionCursor>, Vec<Pending>), OutboxReaderError> {
-        let (mut tried, mut cursors, mut events, mut bytes) =
+    pub(super) async fn due(&mut self) -> Result<Option<(Retry, Vec<Pending>)>, OutboxReaderError> {
+        let (mut tried, mut fence, mut events, mut bytes) =
             (RetryBatch::default(), Vec::new(), Vec::new(), 0);
         let owned: Vec<String> = self.cursors.iter().map(|cursor| cursor.part.to_string()).collect();
         if owned.is_empty() {
-            return Ok((tried, cursors, events));
+            return Ok(None);
         }
         let due = format!(
             "SELECT HEX(hash), part, due_at FROM semel_outbox_parked_key WHERE due_at <= {NOW} AND part IN ({})
@@ -26,11 +23,7 @@ impl LeasedSession {
         );
         for row in &self.rows(&due).await? {
             let (hash, part, due): (String, i16, Option<i64>) = (get(row, 0)?, get(row, 1)?, get(row, 2)?);
-            if let Some(cursor) = self.cursors.iter().find(|cursor| cursor.part == part)
-                && !cursors.contains(cursor)
-            {
-                cursors.push(*cursor);
-            }
+            self.fence_by(part, &mut fence);
             let text = format!(
                 "SELECT {EVENT}, o.n FROM semel_outbox_parked o WHERE o.hash = UNHEX('{hash}')
                  ORDER BY o.n LIMIT {OF_KEY_MAX}"
@@ -52,15 +45,25 @@ impl LeasedSession {
                 break;
             }
         }
-        Ok((tried, cursors, events))
+        let any = !tried.ns.is_empty() || !tried.empty.is_empty();
+        Ok(any.then_some((Retry { tried, fence }, events)))
+    }
+
+    /// Adds a partition of ours to those under whose epochs something is stored.
+    fn fence_by(&self, part: i16, fence: &mut Vec<(i16, i64)>) {
+        if let Some(cursor) = self.cursors.iter().find(|cursor| cursor.part == part)
+            && !fence.contains(&(part, cursor.epoch))
+        {
+            fence.push((part, cursor.epoch));
+        }
     }
 
     /// These events, if they are still parked.
     pub(super) async fn again(
         &mut self,
         ns: &[i64],
-    ) -> Result<(RetryBatch, Vec<PartitionCursor>, Vec<Pending>), OutboxReaderError> {
-        let (mut tried, mut cursors, mut events) = (RetryBatch::default(), Vec::new(), Vec::new());
+    ) -> Result<Option<(Retry, Vec<Pending>)>, OutboxReaderError> {
+        let (mut tried, mut fence, mut events) = (RetryBatch::default(), Vec::new(), Vec::new());
         let ns: Vec<String> = ns.iter().map(ToString::to_string).collect();
         let text = format!(
             "SELECT {EVENT}, o.n, HEX(o.hash), k.part, k.due_at FROM semel_outbox_parked o
@@ -69,27 +72,22 @@ impl LeasedSession {
         );
         for row in &self.rows(&text).await? {
             let part: i16 = get(row, 14)?;
-            if let Some(cursor) = self.cursors.iter().find(|cursor| cursor.part == part)
-                && !cursors.contains(cursor)
-            {
-                cursors.push(*cursor);
-            }
+            self.fence_by(part, &mut fence);
             events.push(Columns::read(row, 0)?.pending(false));
             tried.ns.push(get(row, 12)?);
             tried.keys.push(get(row, 13)?);
             tried.due.push(get(row, 15)?);
         }
-        Ok((tried, cursors, events))
+        Ok((!events.is_empty()).then_some((Retry { tried, fence }, events)))
     }
 
     /// Stores the results of a retry.
     pub(super) async fn retried(
         &mut self,
-        tried: &RetryBatch,
-        cursors: &[PartitionCursor],
+        retry: &Retry,
         settled: &[Settled],
     ) -> Result<(), OutboxReaderError> {
-        let retried = RetryResult::of(tried, settled);
+        let retried = RetryResult::of(&retry.tried, settled);
         let mut also = Vec::new();
         if !retried.confirmed.is_empty() {
             let gone: Vec<String> = retried.confirmed.iter().map(ToString::to_string).collect();
@@ -99,7 +97,7 @@ impl LeasedSession {
             let error = literal::text(error);
             also.push(format!("UPDATE semel_outbox_parked SET error = {error} WHERE n = {n}"));
         }
-        let retry_ms = self.outbox.options.retry.as_millis();
+        let retry_ms = self.outbox.options.retry_ms();
         for ((hash, for_good), seen) in retried.later.iter().zip(&retried.for_good).zip(&retried.due) {
             let seen = seen.map_or_else(|| "NULL".to_owned(), |seen| seen.to_string());
             let due = if *for_good {
@@ -121,6 +119,6 @@ impl LeasedSession {
                      SELECT 1 FROM semel_outbox_parked p WHERE p.hash = UNHEX('{hash}'))"
             ));
         }
-        self.fenced(cursors, "epoch = epoch", &also).await
+        self.fenced(&retry.fence, "epoch = epoch", &also).await
     }
 }

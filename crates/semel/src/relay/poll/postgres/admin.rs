@@ -1,19 +1,18 @@
-//! The statements of operator commands, and rebase after the lineage has changed.
+//! The statements of operator commands.
 
 use std::time::Duration;
 
 use futures_util::TryStreamExt;
-use tokio_postgres::types::ToSql;
 
-use super::leased_session::{any_bytes, get, system};
-use super::{PostgresOutbox, PostgresTables, unreadable};
+use super::PostgresTables;
 use crate::relay::listing::{EventFilter, LOOKED_EVENTS_MAX, MissingPrivilege};
-use crate::relay::outbox_reader::{OutboxLineage, OutboxReaderError, Rebase};
+use crate::relay::outbox_reader::OutboxReaderError;
 use crate::relay::poll::admin::{Command, FromRow, numbers};
 use crate::relay::poll::outbox::PollDatabase;
-use crate::store::postgres::connect::{Connections, Session};
+use crate::relay::postgres::leased_session::{LeasedSession, any_bytes};
+use crate::relay::reader_options::ReaderOptions;
+use crate::store::postgres::connect::Session;
 use crate::store::postgres::error::PostgresError;
-use crate::store::postgres::statement::Sql;
 use crate::tx::driver::{Value, bound_postgres};
 
 /// Timeout of a query an operator makes.
@@ -56,7 +55,7 @@ fn list(listing: &EventFilter) -> String {
         (false, true) => "o.seq",
         (false, false) => "o.seq DESC",
     };
-    include_str!("../sql/postgres_list.sql")
+    include_str!("sql/list.sql")
         .replace("{from}", if listing.unpublished { UNPUBLISHED } else { "true" })
         .replace("{wanted}", if listing.unpublished { "standing IN ('waiting', 'sending')" } else { "true" })
         .replace("{order}", order)
@@ -65,11 +64,20 @@ fn list(listing: &EventFilter) -> String {
 }
 
 impl PollDatabase for PostgresTables {
+    type Leased = LeasedSession;
     const NUMBERS_EACH_PARTITION: bool = false;
+
+    fn options(&self) -> &ReaderOptions {
+        &self.0.options
+    }
+
+    async fn lease(&self, me: &str) -> Result<LeasedSession, OutboxReaderError> {
+        LeasedSession::open(&self.0, me).await
+    }
 
     fn text(command: Command<'_>) -> String {
         match command {
-            Command::Parked => include_str!("../sql/postgres_parked.sql").to_owned(),
+            Command::Parked => include_str!("sql/parked.sql").to_owned(),
             Command::Retry => "UPDATE semel_outbox_parked_key SET due_at = clock_timestamp()
                                WHERE $1::text IS NULL OR key = $1::text RETURNING 1::bigint"
                 .to_owned(),
@@ -83,7 +91,7 @@ impl PollDatabase for PostgresTables {
                 numbers(ns)
             ),
             Command::List(listing) => list(listing),
-            Command::Find => include_str!("../sql/postgres_find.sql")
+            Command::Find => include_str!("sql/find.sql")
                 .replace("{standing}", STANDING)
                 .replace("{scanned}", &LOOKED_EVENTS_MAX.to_string()),
         }
@@ -127,23 +135,4 @@ async fn query(
     let rows = rows?;
     ended?;
     Ok(rows)
-}
-
-impl PostgresOutbox {
-    /// Accepts these tables as the right ones from now on: after a restore from a dump, an upgrade, or a move to
-    /// another cluster. Running relays are fenced.
-    pub async fn rebase(url: &str, rebase: Rebase) -> Result<(), OutboxReaderError> {
-        let options = Self::options(url)?;
-        let connections = Connections::new(options.postgres).map_err(|error| error.not_applied())?;
-        let statements = super::statement::Statements::new(None);
-        let (session, _) = connections.session().await.map_err(|error| error.not_applied())?;
-        static STORE: Sql = Sql { text: "SELECT lineage::text FROM semel_outbox_meta", types: &[] };
-        let rows = session.query(&STORE, &[]).await.map_err(|error| error.not_applied())?;
-        let row = rows.first().ok_or_else(|| unreadable("semel_outbox_meta is empty"))?;
-        let lineage = OutboxLineage::new(get(row, 0)?, system(&session).await).to_string();
-        let values: [&(dyn ToSql + Sync); 2] = [&lineage, &(rebase == Rebase::FromNow)];
-        session.query(&statements.rebase, &values).await.map_err(|error| error.explain())?;
-        session.close().await;
-        Ok(())
-    }
 }

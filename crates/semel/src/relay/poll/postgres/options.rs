@@ -2,16 +2,13 @@
 
 use std::sync::Arc;
 
-use uuid::Uuid;
-
-use super::PostgresOutboxReader;
-use super::leased_session::LeasedSession;
-use super::statement::{Edit, Statements};
-use crate::relay::outbox_reader::OutboxReaderError;
+use crate::relay::outbox_reader::{OutboxReaderError, Rebase};
 use crate::relay::poll::PolledOutbox;
+use crate::relay::postgres::leased_session::LeasedSession;
+use crate::relay::postgres::statement::Edit;
+use crate::relay::postgres::{Outbox, rebase};
 use crate::relay::reader_options::{ReaderOptions, reader_options};
 use crate::store::postgres::PostgresOptions;
-use crate::store::postgres::connect::Connections;
 
 /// An outbox in PostgreSQL. Cheap to clone. Create the tables with [`outbox::schema`](crate::outbox::schema). The URL has
 /// the form of a [`PostgresStore`](crate::store::postgres) URL.
@@ -21,28 +18,10 @@ pub type PostgresOutbox = PolledOutbox<PostgresTables>;
 #[derive(Clone)]
 pub struct PostgresTables(pub(super) Arc<Outbox>);
 
-pub(in crate::relay) struct Outbox {
-    pub(in crate::relay) connections: Connections,
-    pub(super) statements: Statements,
-    pub(in crate::relay) options: ReaderOptions,
-}
-
-impl Outbox {
-    pub(in crate::relay) fn new(
-        postgres: PostgresOptions,
-        options: ReaderOptions,
-        edit: Option<Edit>,
-    ) -> Result<Self, OutboxReaderError> {
-        let connections = Connections::new(postgres).map_err(|error| error.not_applied())?;
-        let statements = Statements::new(edit);
-        Ok(Self { connections, statements, options })
-    }
-}
-
 /// Options for opening an outbox. The defaults suit a service.
 #[derive(Clone, Debug)]
 pub struct PostgresOutboxOptions {
-    pub(in crate::relay) postgres: PostgresOptions,
+    postgres: PostgresOptions,
     options: ReaderOptions,
     edit: Option<Edit>,
 }
@@ -60,7 +39,7 @@ impl PostgresOutboxOptions {
     /// Connects once, to check the server and the tables.
     pub async fn open(self) -> Result<PostgresOutbox, OutboxReaderError> {
         let outbox = Arc::new(Outbox::new(self.postgres, self.options, self.edit)?);
-        LeasedSession::open(&outbox, Uuid::nil()).await?.close().await;
+        LeasedSession::open(&outbox, "").await?.close().await;
         Ok(PostgresOutbox { database: PostgresTables(outbox) })
     }
 }
@@ -77,8 +56,9 @@ impl PostgresOutbox {
         Ok(PostgresOutboxOptions { postgres, options: ReaderOptions::default(), edit: None })
     }
 
-    /// A reader for one relay. Several share the partitions.
-    pub fn source(&self) -> PostgresOutboxReader {
-        PostgresOutboxReader::new(self.database.0.clone())
+    /// Accepts these tables as the right ones from now on: after a restore from a dump, an upgrade, or a move to
+    /// another cluster. Running relays are fenced.
+    pub async fn rebase(url: &str, choice: Rebase) -> Result<(), OutboxReaderError> {
+        rebase(url, choice).await
     }
 }

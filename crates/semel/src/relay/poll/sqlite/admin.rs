@@ -3,12 +3,13 @@
 use rusqlite::Batch;
 use rusqlite::fallible_iterator::FallibleIterator;
 
-use super::SqliteTables;
 use super::table::{EVENT, NOW};
+use super::{LeasedFile, SqliteTables};
 use crate::relay::listing::{EventFilter, LOOKED_EVENTS_MAX, MissingPrivilege};
 use crate::relay::outbox_reader::OutboxReaderError;
 use crate::relay::poll::admin::{Command, FromRow, numbers};
 use crate::relay::poll::outbox::PollDatabase;
+use crate::relay::reader_options::ReaderOptions;
 use crate::tx::driver::Value;
 
 /// The status of the event `o`, by the cursor `c`.
@@ -37,7 +38,16 @@ fn list(listing: &EventFilter) -> String {
 }
 
 impl PollDatabase for SqliteTables {
+    type Leased = LeasedFile;
     const NUMBERS_EACH_PARTITION: bool = false;
+
+    fn options(&self) -> &ReaderOptions {
+        &self.options
+    }
+
+    async fn lease(&self, me: &str) -> Result<LeasedFile, OutboxReaderError> {
+        LeasedFile::open(self, me).await
+    }
 
     fn text(command: Command<'_>) -> String {
         match command {

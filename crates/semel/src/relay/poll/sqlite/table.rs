@@ -6,11 +6,11 @@ use std::time::Duration;
 use rusqlite::types::{Type, ValueRef};
 use rusqlite::{Connection, OpenFlags, OptionalExtension, Row, Transaction, TransactionBehavior, params};
 
-use crate::relay::outbox_reader::{Lag, OutboxLineage, OutboxReaderError, Pending, Pruned, Rebase, Settled};
-use crate::relay::poll::parking::{ParkedRows, RetryBatch, RetryResult};
-use crate::relay::poll::row::{Columns, OutboxRow};
-use crate::relay::poll::{OF_KEY_MAX, cursor_ahead, known_version};
+use crate::relay::outbox_reader::{Lag, OutboxLineage, OutboxReaderError, Pending, Pruned, Rebase};
+use crate::relay::parking::{OF_KEY_MAX, ParkedRows, RetryBatch, RetryResult};
 use crate::relay::reader_options::Bounds;
+use crate::relay::row::{Columns, OutboxRow};
+use crate::relay::table_checks::{cursor_ahead, known_version};
 use crate::store::{ErrorKind, Fate, StoreError};
 
 /// Retention: rows deleted by one statement, and statements.
@@ -27,13 +27,13 @@ pub(super) const EVENT: &str = "o.id, o.topic, o.type, o.key, o.aggregate_type, 
 #[derive(Clone, Debug)]
 pub(super) struct LeasedCursor {
     pub(super) epoch: i64,
-    pub(super) lineage: String,
     pub(super) after: i64,
     pub(super) recorded: Option<i64>,
 }
 
 pub(super) struct Table {
     pub(super) connection: Connection,
+    pub(super) lineage: OutboxLineage,
     path: PathBuf,
 }
 
@@ -45,16 +45,16 @@ impl Table {
         connection.busy_timeout(BUSY_TIMEOUT).map_err(explained)?;
         // A chunk is on disk before it is sent, with all that others have committed.
         connection.pragma_update(None, "synchronous", "FULL").map_err(explained)?;
-        let table = Self { connection, path: path.to_owned() };
+        let mut table = Self { connection, lineage: OutboxLineage::read(""), path: path.to_owned() };
         let (found, stored) = table.lineages()?;
         let (found, stored) = (OutboxLineage::read(&found), stored.map(|text| OutboxLineage::read(&text)));
         match stored {
             Some(stored) if !stored.matches(&found) => {
-                Err(OutboxReaderError::OutboxLineage { stored, found })
+                return Err(OutboxReaderError::OutboxLineage { stored, found });
             }
-            _ if table.is_ahead()? => Err(cursor_ahead()),
-            _ => Ok(table),
+            _ => table.lineage = found,
         }
+        if table.is_ahead()? { Err(cursor_ahead()) } else { Ok(table) }
     }
 
     /// The lineage of the tables, and the one recorded in the cursor.
@@ -102,21 +102,15 @@ impl Table {
         &self,
         me: &str,
         epoch: Option<i64>,
-        lease: Duration,
+        lease_ms: i64,
     ) -> Result<Option<LeasedCursor>, OutboxReaderError> {
-        let lease_ms = ms(lease);
         let leased = |row: &Row<'_>| {
-            Ok(LeasedCursor {
-                epoch: row.get(0)?,
-                lineage: row.get(1)?,
-                after: row.get(2)?,
-                recorded: row.get(3)?,
-            })
+            Ok(LeasedCursor { epoch: row.get(0)?, after: row.get(1)?, recorded: row.get(2)? })
         };
         if let Some(epoch) = epoch {
             let renew = format!(
                 "UPDATE semel_outbox_cursor SET lease_until = {NOW} + ?1 WHERE epoch = ?2
-                 RETURNING epoch, lineage, after_seq, until_seq"
+                 RETURNING epoch, after_seq, until_seq"
             );
             return self
                 .explained(self.connection.query_row(&renew, params![lease_ms, epoch], leased).optional());
@@ -133,7 +127,7 @@ impl Table {
              SET owner = ?1, epoch = epoch + 1, lease_until = {NOW} + ?2,
                  lineage = (SELECT lineage FROM semel_outbox_meta)
              WHERE owner IS NULL OR owner = ?1 OR lease_until < {NOW}
-             RETURNING epoch, lineage, after_seq, until_seq"
+             RETURNING epoch, after_seq, until_seq"
         );
         self.explained(self.connection.query_row(&take, params![me, lease_ms], leased).optional())
     }
@@ -182,7 +176,7 @@ impl Table {
         epoch: i64,
         until: i64,
         parked: &ParkedRows,
-        retry: Duration,
+        retry_ms: i64,
     ) -> Result<(), OutboxReaderError> {
         self.fenced(epoch, |tx| {
             let moved = "UPDATE semel_outbox_cursor SET after_seq = until_seq, until_seq = NULL WHERE until_seq = ?1";
@@ -199,7 +193,7 @@ impl Table {
                         "INSERT INTO semel_outbox_parked_key (key, due_at)
                          VALUES (?1, CASE WHEN NOT ?2 THEN {NOW} + ?3 END) ON CONFLICT (key) DO NOTHING"
                     );
-                    tx.prepare_cached(&park)?.execute(params![key, for_good, ms(retry)])?;
+                    tx.prepare_cached(&park)?.execute(params![key, for_good, retry_ms])?;
                 }
                 let copy = format!(
                     "INSERT INTO semel_outbox_parked
@@ -277,11 +271,9 @@ impl Table {
     pub(super) fn retried(
         &self,
         epoch: i64,
-        tried: &RetryBatch,
-        settled: &[Settled],
-        retry: Duration,
+        retried: &RetryResult,
+        retry_ms: i64,
     ) -> Result<(), OutboxReaderError> {
-        let retried = RetryResult::of(tried, settled);
         self.fenced(epoch, |tx| {
             for n in &retried.confirmed {
                 tx.execute("DELETE FROM semel_outbox_parked WHERE n = ?1", [n])?;
@@ -295,7 +287,7 @@ impl Table {
                  WHERE key = ?1 AND due_at IS ?4"
             );
             for ((key, for_good), due) in retried.later.iter().zip(&retried.for_good).zip(&retried.due) {
-                tx.execute(&later, params![key, for_good, ms(retry), due])?;
+                tx.execute(&later, params![key, for_good, retry_ms, due])?;
             }
             for key in &retried.on {
                 let on =
@@ -322,10 +314,10 @@ impl Table {
                  WHERE seq <= (SELECT after_seq FROM semel_outbox_cursor) AND made_at < {NOW} - ?1
                  ORDER BY seq LIMIT ?2)"
         );
+        let older_ms = i64::try_from(older_than.as_millis()).unwrap_or(i64::MAX);
         let mut pruned = Pruned::default();
         for _ in 0..CHUNKS_MAX {
-            let gone =
-                self.explained(self.connection.execute(&delete, params![ms(older_than), CHUNK_ROWS]))?;
+            let gone = self.explained(self.connection.execute(&delete, params![older_ms, CHUNK_ROWS]))?;
             pruned.rows += gone as u64;
             if (gone as u64) < CHUNK_ROWS.unsigned_abs() {
                 break;
@@ -390,10 +382,6 @@ impl OutboxRow for Row<'_> {
     fn unreadable(why: String) -> rusqlite::Error {
         rusqlite::Error::FromSqlConversionFailure(0, Type::Null, why.into())
     }
-}
-
-pub(super) fn ms(time: Duration) -> i64 {
-    i64::try_from(time.as_millis()).unwrap_or(i64::MAX)
 }
 
 pub(super) fn explain(path: &Path, error: &rusqlite::Error) -> OutboxReaderError {

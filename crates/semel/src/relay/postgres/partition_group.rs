@@ -51,8 +51,13 @@ pub(in crate::relay) struct Lane {
 }
 
 impl PartitionGroup {
+    /// What a change of these partitions is fenced by.
+    pub(in crate::relay) fn fence(&self) -> (&[i16], &[i64]) {
+        (&self.lanes, &self.epochs)
+    }
+
     /// The cursor of the recorded chunk, if any.
-    pub(super) fn cursor(&self) -> Option<String> {
+    pub(in crate::relay) fn cursor(&self) -> Option<String> {
         let window = self.window.as_ref()?;
         let until = window.recorded?;
         // Sorted, so that the order of taking does not change it.
@@ -125,7 +130,7 @@ pub(in crate::relay) fn is_awaited(groups: &[PartitionGroup], at: usize) -> bool
 
 /// Whether this cursor is beyond everything recorded here. A chunk is recorded before it is sent, so the cursor rows
 /// were set back since.
-pub(super) fn is_behind(groups: &[PartitionGroup], cursor: &str) -> bool {
+pub(in crate::relay) fn is_behind(groups: &[PartitionGroup], cursor: &str) -> bool {
     let read = || {
         let mut parts = cursor.strip_prefix('[')?.split_once("] ")?.1.split(' ');
         let (_, high) = parts.next()?.split_once("..")?;

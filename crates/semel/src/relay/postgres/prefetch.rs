@@ -13,14 +13,13 @@ use std::sync::Arc;
 use tokio::task::JoinHandle;
 
 use super::leased_session::LeasedSession;
-use super::options::Outbox;
 use super::partition_group::PartitionGroup;
 use super::read::{Chunk, read};
 use crate::relay::outbox_reader::OutboxReaderError;
 use crate::store::postgres::connect::Path;
 
 /// A chunk being read. Dropping it aborts the read.
-pub(super) struct Prefetch {
+pub(in crate::relay) struct Prefetch {
     of: PartitionGroup,
     task: JoinHandle<Result<Chunk, OutboxReaderError>>,
 }
@@ -33,7 +32,7 @@ impl Drop for Prefetch {
 
 impl Prefetch {
     /// Whether the connection is still busy with it.
-    pub(super) fn is_running(&self) -> bool {
+    pub(in crate::relay) fn is_running(&self) -> bool {
         !self.task.is_finished()
     }
 
@@ -47,7 +46,7 @@ impl LeasedSession {
     /// Starts to prefetch the chunk after the recorded one. Not with several groups, which take turns and would discard
     /// each other's chunk. Not behind a pooler, where a read may be a transaction of several statements that nothing
     /// may interrupt.
-    pub(super) fn start_prefetch(&mut self, outbox: &Arc<Outbox>) {
+    pub(in crate::relay) fn start_prefetch(&mut self) {
         self.prefetch = None;
         let [group] = &self.groups[..] else { return };
         if self.session.path != Path::Direct {
@@ -57,23 +56,23 @@ impl LeasedSession {
         let Some(window) = &mut of.window else { return };
         let Some(until) = window.recorded.take() else { return };
         window.after = until;
-        let (outbox, session, group) = (Arc::clone(outbox), Arc::clone(&self.session), of.clone());
+        let (outbox, session, group) = (Arc::clone(&self.outbox), Arc::clone(&self.session), of.clone());
         let task = tokio::spawn(async move { read(&session, &outbox, &group).await });
         self.prefetch = Some(Prefetch { of, task });
     }
 
     /// The recorded chunk of a group, or else the next one of its window.
-    pub(super) async fn chunk(&mut self, outbox: &Outbox, at: usize) -> Result<Chunk, OutboxReaderError> {
+    pub(in crate::relay) async fn chunk_of(&mut self, at: usize) -> Result<Chunk, OutboxReaderError> {
         let Some(group) = self.groups.get(at).cloned() else { return Ok(Chunk::default()) };
         let prefetch = self.prefetch.take_if(|prefetch| prefetch.is_of(&group));
-        let session = Arc::clone(&self.session);
-        self.renew_while(outbox, async {
+        let (outbox, session) = (Arc::clone(&self.outbox), Arc::clone(&self.session));
+        self.renew_while(async {
             if let Some(mut prefetch) = prefetch
                 && let Ok(chunk) = (&mut prefetch.task).await
             {
                 return chunk;
             }
-            read(&session, outbox, &group).await
+            read(&session, &outbox, &group).await
         })
         .await
     }

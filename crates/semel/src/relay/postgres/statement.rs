@@ -21,44 +21,43 @@ const MANY: [&str; 2] = [
 ];
 
 /// How a planted bug changes a statement.
-pub(super) type Edit = fn(&str) -> String;
+pub(in crate::relay) type Edit = fn(&str) -> String;
 
-pub(super) struct Statements {
-    pub(super) open: Sql,
-    pub(super) few: Sql,
-    pub(super) many: Sql,
-    pub(super) floor: Sql,
-    pub(super) note: Sql,
-    pub(super) advance: Sql,
-    pub(super) park: Sql,
-    pub(super) due: Sql,
-    pub(super) retried: Sql,
-    pub(super) heartbeat: Sql,
-    pub(super) again: Sql,
-    pub(super) free: Sql,
-    pub(super) take: Sql,
-    pub(super) acquire_exclusive: Sql,
-    pub(super) release: Sql,
-    pub(super) let_go: Sql,
-    pub(super) settle: Sql,
-    pub(super) prune_keys: Sql,
-    pub(super) lag: Sql,
-    pub(super) rebase: Sql,
+pub(in crate::relay) struct Statements {
+    pub(in crate::relay) open: Sql,
+    pub(in crate::relay) few: Sql,
+    pub(in crate::relay) many: Sql,
+    pub(in crate::relay) floor: Sql,
+    pub(in crate::relay) note: Sql,
+    pub(in crate::relay) advance: Sql,
+    pub(in crate::relay) park: Sql,
+    pub(in crate::relay) due: Sql,
+    pub(in crate::relay) retried: Sql,
+    pub(in crate::relay) heartbeat: Sql,
+    pub(in crate::relay) again: Sql,
+    pub(in crate::relay) free: Sql,
+    pub(in crate::relay) take: Sql,
+    pub(in crate::relay) acquire_exclusive: Sql,
+    pub(in crate::relay) release: Sql,
+    pub(in crate::relay) let_go: Sql,
+    pub(in crate::relay) settle: Sql,
+    pub(in crate::relay) prune_keys: Sql,
+    pub(in crate::relay) lag: Sql,
+    pub(in crate::relay) rebase: Sql,
 }
 
 /// Every fenced statement takes the partitions (column `lane`) and their epochs first.
 const FENCE: [Type; 2] = [Type::INT2_ARRAY, Type::INT8_ARRAY];
 
 impl Statements {
-    pub(super) fn new(edit: Option<Edit>) -> Self {
+    pub(in crate::relay) fn new(edit: Option<Edit>) -> Self {
         // Leaks once per opened outbox: a session finds prepared statements by the text's address.
         let sql = |text: &str, types: &[Type]| {
             let text = edit.map_or_else(|| text.to_owned(), |edit| edit(text));
             Sql { text: text.leak(), types: types.to_vec().leak() }
         };
         let read = |[fresh, order]: [&str; 2]| {
-            let text =
-                include_str!("../sql/postgres_read.sql").replace("{fresh}", fresh).replace("{order}", order);
+            let text = include_str!("sql/read.sql").replace("{fresh}", fresh).replace("{order}", order);
             let int = Type::INT8;
             let types = [
                 Type::TEXT,
@@ -74,20 +73,17 @@ impl Statements {
         };
         let fenced = |text: &str, more: &[Type]| sql(text, &[&FENCE[..], more].concat());
         Self {
-            open: sql(include_str!("../sql/postgres_open.sql"), &[Type::TEXT, Type::TEXT, Type::INT8]),
+            open: sql(include_str!("sql/open.sql"), &[Type::TEXT, Type::TEXT, Type::INT8]),
             few: read(FEW),
             many: read(MANY),
-            floor: sql(
-                include_str!("../sql/postgres_floor.sql"),
-                &[Type::TEXT, Type::INT8, Type::TEXT, Type::INT8],
-            ),
+            floor: sql(include_str!("sql/floor.sql"), &[Type::TEXT, Type::INT8, Type::TEXT, Type::INT8]),
             note: fenced(
-                include_str!("../sql/postgres_note.sql"),
+                include_str!("sql/note.sql"),
                 &[Type::TEXT, Type::TEXT, Type::INT8, Type::INT8, Type::TEXT_ARRAY],
             ),
-            advance: fenced(include_str!("../sql/postgres_advance.sql"), &[Type::INT8, Type::TEXT_ARRAY]),
+            advance: fenced(include_str!("sql/advance.sql"), &[Type::INT8, Type::TEXT_ARRAY]),
             park: fenced(
-                include_str!("../sql/postgres_park.sql"),
+                include_str!("sql/park.sql"),
                 &[
                     Type::INT8,
                     Type::INT8_ARRAY,
@@ -97,9 +93,9 @@ impl Statements {
                     Type::INT8,
                 ],
             ),
-            due: sql(include_str!("../sql/postgres_due.sql"), &[Type::INT2_ARRAY, Type::INT8, Type::INT8]),
+            due: sql(include_str!("sql/due.sql"), &[Type::INT2_ARRAY, Type::INT8, Type::INT8]),
             retried: fenced(
-                include_str!("../sql/postgres_retried.sql"),
+                include_str!("sql/retried.sql"),
                 &[
                     Type::INT8_ARRAY,
                     Type::INT8_ARRAY,
@@ -111,23 +107,23 @@ impl Statements {
                     Type::INT8,
                 ],
             ),
-            heartbeat: sql(include_str!("../sql/postgres_beat.sql"), &[Type::TEXT, Type::INT8]),
-            take: sql(include_str!("../sql/postgres_take.sql"), &[Type::TEXT, Type::INT2_ARRAY, Type::TEXT]),
-            free: sql(include_str!("../sql/postgres_free.sql"), &[Type::TEXT]),
+            heartbeat: sql(include_str!("sql/beat.sql"), &[Type::TEXT, Type::INT8]),
+            take: sql(include_str!("sql/take.sql"), &[Type::TEXT, Type::INT2_ARRAY, Type::TEXT]),
+            free: sql(include_str!("sql/free.sql"), &[Type::TEXT]),
             acquire_exclusive: sql(
-                include_str!("../sql/postgres_take_all.sql"),
+                include_str!("sql/take_all.sql"),
                 &[Type::TEXT, Type::INT2_ARRAY, Type::TEXT],
             ),
-            again: sql(include_str!("../sql/postgres_again.sql"), &[Type::INT8_ARRAY]),
-            release: fenced(include_str!("../sql/postgres_release.sql"), &[]),
-            let_go: sql(include_str!("../sql/postgres_let_go.sql"), &[Type::TEXT]),
-            settle: fenced(include_str!("../sql/postgres_settle.sql"), &[Type::TEXT]),
-            prune_keys: sql(include_str!("../sql/postgres_prune_keys.sql"), &[Type::INT8, Type::INT8]),
+            again: sql(include_str!("sql/again.sql"), &[Type::INT8_ARRAY]),
+            release: fenced(include_str!("sql/release.sql"), &[]),
+            let_go: sql(include_str!("sql/let_go.sql"), &[Type::TEXT]),
+            settle: fenced(include_str!("sql/settle.sql"), &[Type::TEXT]),
+            prune_keys: sql(include_str!("sql/prune_keys.sql"), &[Type::INT8, Type::INT8]),
             lag: sql(
-                include_str!("../sql/postgres_lag.sql"),
+                include_str!("sql/lag.sql"),
                 &[Type::TEXT, Type::TEXT, Type::INT8, Type::INT2_ARRAY, Type::INT8],
             ),
-            rebase: sql(include_str!("../sql/postgres_rebase.sql"), &[Type::TEXT, Type::BOOL]),
+            rebase: sql(include_str!("sql/rebase.sql"), &[Type::TEXT, Type::BOOL]),
         }
     }
 }

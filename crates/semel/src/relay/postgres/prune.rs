@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use tokio_postgres::types::ToSql;
 
-use super::Outbox;
 use super::leased_session::{LeasedSession, get};
 use super::partition_group::PartitionGroup;
 use crate::relay::outbox_reader::{Lag, OutboxReaderError, Pruned};
@@ -24,7 +23,6 @@ impl LeasedSession {
     /// old: better now, while it has no writers, than never.
     pub(in crate::relay) async fn prune(
         &mut self,
-        outbox: &Outbox,
         older_than: Duration,
     ) -> Result<Pruned, OutboxReaderError> {
         static FILLED: Sql = Sql {
@@ -40,7 +38,7 @@ impl LeasedSession {
         let now = (last >> TURN_BITS) % RING;
         let mut pruned = Pruned::default();
         if filled.contains(&true) {
-            self.record_low(outbox).await?;
+            self.record_low().await?;
         }
         for (part, filled) in (0..RING).zip(filled) {
             if !filled {
@@ -52,9 +50,9 @@ impl LeasedSession {
             pruned.tables += u32::from(self.query(&gone, &[]).await?.is_empty());
         }
         for _ in 0..CHUNKS_MAX {
-            let rows = self.query(&outbox.statements.prune_keys, &[&age_ms, &CHUNK_ROWS]).await?.len();
+            let rows = self.query(&self.outbox.statements.prune_keys, &[&age_ms, &CHUNK_ROWS]).await?.len();
             pruned.rows += rows as u64;
-            self.heartbeat_if_due(outbox).await?;
+            self.heartbeat_if_due().await?;
             if rows < usize::try_from(CHUNK_ROWS).unwrap_or(0) {
                 break;
             }
@@ -63,10 +61,11 @@ impl LeasedSession {
     }
 
     /// Records completed windows: empty polls have moved `low` in memory only.
-    async fn record_low(&mut self, outbox: &Outbox) -> Result<(), OutboxReaderError> {
+    async fn record_low(&mut self) -> Result<(), OutboxReaderError> {
         for at in 0..self.groups.len() {
             let Some(group) = self.groups.get(at).filter(|group| group.window.is_none()) else { continue };
-            let rows = self.fenced(&outbox.statements.settle, group, &[&group.low.text()]).await?;
+            let rows =
+                self.fenced(&self.outbox.statements.settle, group.fence(), &[&group.low.text()]).await?;
             self.moved(at, &rows)?;
         }
         Ok(())
@@ -74,7 +73,7 @@ impl LeasedSession {
 
     /// One statement and so one transaction: it cannot stop half way with the lock held.
     async fn empty(&self, part: i64, age_ms: i64) -> Result<(), OutboxReaderError> {
-        let text = include_str!("../sql/postgres_prune.sql")
+        let text = include_str!("sql/prune.sql")
             .replace("{part}", &part.to_string())
             .replace("{age_ms}", &age_ms.to_string());
         match self.session.batch(&text).await {
@@ -84,13 +83,13 @@ impl LeasedSession {
         }
     }
 
-    pub(in crate::relay) async fn lag(&self, outbox: &Outbox) -> Result<Lag, OutboxReaderError> {
+    pub(in crate::relay) async fn lag(&self) -> Result<Lag, OutboxReaderError> {
         let mut lag = Lag::default();
         for PartitionGroup { lanes, epochs, low, window, .. } in &self.groups {
             let high = window.as_ref().map(|window| window.high.text());
             let after = window.as_ref().map_or(0, |window| window.after);
             let values: [&(dyn ToSql + Sync); 5] = [&low.text(), &high, &after, lanes, &COUNT_MAX];
-            let rows = self.read_by_index(&outbox.statements.lag, &values).await?;
+            let rows = self.read_by_index(&self.outbox.statements.lag, &values).await?;
             let Some(row) = rows.first() else { continue };
             let (events, oldest, parked): (i64, Option<i64>, i64) =
                 (get(row, 0)?, get(row, 1)?, get(row, 2)?);

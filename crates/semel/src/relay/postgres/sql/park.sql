@@ -1,4 +1,4 @@
--- Acks a chunk like postgres_advance.sql, and parks the events that failed: copies each, in order, and adds their keys.
+-- Acks a chunk like advance.sql, and parks the events that failed: copies each, in order, and adds their keys.
 -- $4: their seqs; $5: the error, null for an event held behind another; $6: the key each is parked under; $7: for good
 -- (no automatic retry).
 WITH mine AS MATERIALIZED (

@@ -1,9 +1,23 @@
 //! Parking: sorts the results of a batch by what has to be stored.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use crate::outbox::{Event, NAME_BYTES_MAX};
 use crate::relay::outbox_reader::{Pending, Settled};
+
+/// Most parked events of one key in a batch.
+pub const OF_KEY_MAX: i64 = 100;
+
+/// How often parked events are checked.
+pub const DUE_EVERY: Duration = Duration::from_millis(250);
+
+/// Delay until parked events are checked again after a retry. Zero if the sink took them all, else [`DUE_EVERY`]: many
+/// failing events must not starve the others.
+pub fn due_after(tried: &[Settled]) -> Duration {
+    let all_taken = tried.iter().all(|settled| *settled == Settled::Confirmed);
+    if all_taken { Duration::ZERO } else { DUE_EVERY }
+}
 
 /// The key an event is parked under: its own key, or its id and topic if it has none or is parked alone. One id may be
 /// on two topics.
@@ -71,6 +85,14 @@ impl RetryBatch {
         let ns = place.strip_prefix("parked [")?.strip_suffix(']')?;
         ns.split(", ").map(|n| n.parse().ok()).collect()
     }
+}
+
+/// A retry of parked events.
+#[derive(Debug, Default)]
+pub struct Retry {
+    pub tried: RetryBatch,
+    /// Partition and epoch of their keys: its results are stored under these.
+    pub fence: Vec<(i16, i64)>,
 }
 
 /// The results of a retry batch.

@@ -1,4 +1,4 @@
--- Claims like postgres_take.sql, but all of these partitions (column `lane`) or none.
+-- Claims like take.sql, but all of these partitions (column `lane`) or none.
 WITH free AS MATERIALIZED (
     SELECT c.lane FROM semel_outbox_cursor c
     WHERE c.lane = ANY ($2::smallint[])

@@ -3,29 +3,12 @@
 use tokio_postgres::Row;
 use tokio_postgres::types::{ToSql, Type};
 
-use super::Outbox;
 use super::leased_session::{LeasedSession, get};
-use super::partition_group::PartitionGroup;
 use super::read::bound;
 use crate::relay::outbox_reader::{LeftOut, OutboxReaderError, Pending, Settled};
-use crate::relay::poll::OF_KEY_MAX;
-use crate::relay::poll::parking::{RetryBatch, RetryResult};
-use crate::relay::poll::row::Columns;
+use crate::relay::parking::{OF_KEY_MAX, Retry, RetryBatch, RetryResult};
+use crate::relay::row::Columns;
 use crate::store::postgres::statement::Sql;
-
-/// A retry of parked events.
-pub(in crate::relay) struct Retry {
-    pub(super) tried: RetryBatch,
-    /// Their partitions (column `lane`).
-    lanes: PartitionGroup,
-}
-
-impl Retry {
-    /// Numbers of the events.
-    pub(in crate::relay) fn numbers(&self) -> &[i64] {
-        &self.tried.ns
-    }
-}
 
 impl LeasedSession {
     fn owned(&self) -> Vec<(i16, i64)> {
@@ -37,44 +20,35 @@ impl LeasedSession {
     }
 
     /// Due parked events of our partitions.
-    pub(in crate::relay) async fn due(
-        &self,
-        outbox: &Outbox,
-    ) -> Result<Option<(Retry, Vec<Pending>)>, OutboxReaderError> {
+    pub(in crate::relay) async fn due(&self) -> Result<Option<(Retry, Vec<Pending>)>, OutboxReaderError> {
         let lanes: Vec<i16> = self.owned().into_iter().map(|(lane, _)| lane).collect();
-        let values: [&(dyn ToSql + Sync); 3] = [&lanes, &OF_KEY_MAX, &bound(outbox.options.bounds.bytes_max)];
-        let rows = self.query(&outbox.statements.due, &values).await?;
+        let values: [&(dyn ToSql + Sync); 3] =
+            [&lanes, &OF_KEY_MAX, &bound(self.outbox.options.bounds.bytes_max)];
+        let rows = self.query(&self.outbox.statements.due, &values).await?;
         self.parked(&rows)
     }
 
     /// These events, if they are still parked.
-    pub(super) async fn again(
+    pub(in crate::relay) async fn again(
         &self,
-        outbox: &Outbox,
         ns: &[i64],
     ) -> Result<Option<(Retry, Vec<Pending>)>, OutboxReaderError> {
-        let rows = self.query(&outbox.statements.again, &[&ns]).await?;
+        let rows = self.query(&self.outbox.statements.again, &[&ns]).await?;
         self.parked(&rows)
     }
 
     fn parked(&self, rows: &[Row]) -> Result<Option<(Retry, Vec<Pending>)>, OutboxReaderError> {
         let owned = self.owned();
-        let Some(first) = self.groups.first().filter(|_| !rows.is_empty()) else { return Ok(None) };
-        let mut lanes = PartitionGroup {
-            lanes: Vec::new(),
-            epochs: Vec::new(),
-            tids: Vec::new(),
-            low: first.low.clone(),
-            window: None,
-        };
-        let (mut tried, mut events) = (RetryBatch::default(), Vec::new());
+        if owned.is_empty() || rows.is_empty() {
+            return Ok(None);
+        }
+        let (mut tried, mut fence, mut events) = (RetryBatch::default(), Vec::new(), Vec::new());
         for row in rows {
             let lane: i16 = get(row, 14)?;
-            if let Some((_, epoch)) = owned.iter().find(|(owned, _)| *owned == lane)
-                && !lanes.lanes.contains(&lane)
+            if let Some(owned) = owned.iter().find(|(owned, _)| *owned == lane)
+                && !fence.contains(owned)
             {
-                lanes.lanes.push(lane);
-                lanes.epochs.push(*epoch);
+                fence.push(*owned);
             }
             let (n, key): (i64, String) = (get(row, 0)?, get(row, 13)?);
             if n == 0 {
@@ -86,13 +60,12 @@ impl LeasedSession {
             tried.keys.push(key);
             tried.due.push(get(row, 15)?);
         }
-        Ok(Some((Retry { tried, lanes }, events)))
+        Ok(Some((Retry { tried, fence }, events)))
     }
 
     /// Marks these as published if they are still parked: a sink that keeps the position has them.
     pub(in crate::relay) async fn published(
         &self,
-        outbox: &Outbox,
         numbers: &[i64],
         left_out: &[LeftOut],
     ) -> Result<(), OutboxReaderError> {
@@ -108,28 +81,29 @@ impl LeasedSession {
         let ids: Vec<String> = left_out.iter().map(|left| left.event.to_string()).collect();
         let topics: Vec<Option<&str>> = left_out.iter().map(|left| left.topic.as_deref()).collect();
         let rows = self.query(&PARKED, &[&numbers, &ids, &topics]).await?;
-        let Some(lanes) = self.groups.first().filter(|_| !rows.is_empty()).cloned() else { return Ok(()) };
+        let Some(group) = self.groups.first().filter(|_| !rows.is_empty()) else { return Ok(()) };
+        let fence = group.lanes.iter().copied().zip(group.epochs.iter().copied()).collect();
         let mut tried = RetryBatch::default();
         for row in &rows {
             tried.ns.push(get(row, 0)?);
             tried.keys.push(get(row, 1)?);
         }
         let settled = vec![Settled::Confirmed; tried.ns.len()];
-        self.retried(outbox, &Retry { tried, lanes }, &settled).await
+        self.retried(&Retry { tried, fence }, &settled).await
     }
 
     /// Stores the results of a retry.
     pub(in crate::relay) async fn retried(
         &self,
-        outbox: &Outbox,
         retry: &Retry,
         settled: &[Settled],
     ) -> Result<(), OutboxReaderError> {
         let RetryResult { confirmed, failed, errors, later, for_good, due, on } =
             &RetryResult::of(&retry.tried, settled);
-        let pause_ms = outbox.options.retry_ms();
+        let pause_ms = self.outbox.options.retry_ms();
         let values: [&(dyn ToSql + Sync); 8] =
             [confirmed, failed, errors, later, for_good, due, on, &pause_ms];
-        self.fenced(&outbox.statements.retried, &retry.lanes, &values).await.map(drop)
+        let (lanes, epochs): (Vec<i16>, Vec<i64>) = retry.fence.iter().copied().unzip();
+        self.fenced(&self.outbox.statements.retried, (&lanes, &epochs), &values).await.map(drop)
     }
 }

@@ -1,5 +1,7 @@
 //! Reads windows and their chunks, and turns rows into events.
 
+use std::sync::Arc;
+
 use tokio_postgres::Row;
 use tokio_postgres::types::{FromSql, ToSql, Type};
 
@@ -7,9 +9,9 @@ use super::leased_session::{LeasedSession, get, read_by_index};
 use super::partition_group::{self, PartitionGroup, ScanPlan, Window};
 use super::snapshot::Snapshot;
 use super::{Outbox, unreadable};
+use crate::relay::lease::LANES;
 use crate::relay::outbox_reader::{OutboxReaderError, Pending};
-use crate::relay::poll::LANES;
-use crate::relay::poll::row::{Columns, OutboxRow};
+use crate::relay::row::{Columns, OutboxRow};
 use crate::store::StoreError;
 use crate::store::postgres::connect::Session;
 
@@ -27,15 +29,11 @@ pub(in crate::relay) struct Chunk {
 
 impl LeasedSession {
     /// Polls for events committed since the group's `low`. `false`: there are none, and `low` has advanced.
-    pub(in crate::relay) async fn open_window(
-        &mut self,
-        outbox: &Outbox,
-        at: usize,
-    ) -> Result<bool, OutboxReaderError> {
+    pub(in crate::relay) async fn open_window(&mut self, at: usize) -> Result<bool, OutboxReaderError> {
         let target = partition_group::target(&self.groups, at);
         let Some(low) = self.groups.get(at).map(|group| group.low.clone()) else { return Ok(false) };
-        let (high, events) = self.count(outbox, &low, target.as_ref()).await?;
-        let plan = self.plan(outbox, &low, &high, events).await?;
+        let (high, events) = self.count(&low, target.as_ref()).await?;
+        let plan = self.plan(&low, &high, events).await?;
         let Some(group) = self.groups.get_mut(at) else { return Ok(false) };
         if events == 0 {
             // Not recorded: a restart from the old `low` finds nothing either.
@@ -47,15 +45,11 @@ impl LeasedSession {
     }
 
     /// Chooses the scan plan of a window that another relay began.
-    pub(in crate::relay) async fn choose_plan(
-        &mut self,
-        outbox: &Outbox,
-        at: usize,
-    ) -> Result<(), OutboxReaderError> {
+    pub(in crate::relay) async fn choose_plan(&mut self, at: usize) -> Result<(), OutboxReaderError> {
         let Some(group) = self.groups.get(at).cloned() else { return Ok(()) };
         let Some(window) = group.window else { return Ok(()) };
-        let (_, events) = self.count(outbox, &group.low, Some(&window.high)).await?;
-        let plan = self.plan(outbox, &group.low, &window.high, events).await?;
+        let (_, events) = self.count(&group.low, Some(&window.high)).await?;
+        let plan = self.plan(&group.low, &window.high, events).await?;
         if let Some(window) = self.groups.get_mut(at).and_then(|group| group.window.as_mut()) {
             window.plan = plan;
         }
@@ -64,12 +58,12 @@ impl LeasedSession {
 
     async fn count(
         &mut self,
-        outbox: &Outbox,
         low: &Snapshot,
         high: Option<&Snapshot>,
     ) -> Result<(Snapshot, i64), OutboxReaderError> {
         let values: [&(dyn ToSql + Sync); 3] = [&low.text(), &high.map(Snapshot::text), &FEW_MAX];
-        let rows = self.read_by_index_renewing(outbox, &outbox.statements.open, &values).await?;
+        let outbox = Arc::clone(&self.outbox);
+        let rows = self.read_by_index_renewing(&outbox.statements.open, &values).await?;
         let row = rows.first().ok_or_else(|| unreadable("the poll returned no row"))?;
         let high: String = get(row, 0)?;
         let high = Snapshot::read(&high).ok_or_else(|| unreadable(&format!("{high:?} is not a snapshot")))?;
@@ -78,7 +72,6 @@ impl LeasedSession {
 
     async fn plan(
         &mut self,
-        outbox: &Outbox,
         low: &Snapshot,
         high: &Snapshot,
         events: i64,
@@ -88,15 +81,15 @@ impl LeasedSession {
         }
         // The lowest seq, so that the scan does not begin with events published long ago. The order of the transactions
         // does not reveal it: a transaction may draw a number and write it much later.
-        let mut floor = i64::MAX;
+        let (mut floor, outbox) = (i64::MAX, Arc::clone(&self.outbox));
         let (mut xid, mut seq) = (low.xmax().to_string(), -1_i64);
         loop {
             let values: [&(dyn ToSql + Sync); 4] = [&xid, &seq, &high.xmax().to_string(), &FLOOR_ROWS];
-            let rows = self.read_by_index_renewing(outbox, &outbox.statements.floor, &values).await?;
+            let rows = self.read_by_index_renewing(&outbox.statements.floor, &values).await?;
             let Some(row) = rows.first() else { break };
             floor = floor.min(get(row, 2)?);
             (xid, seq) = (get(row, 0)?, get(row, 1)?);
-            self.heartbeat_if_due(outbox).await?;
+            self.heartbeat_if_due().await?;
         }
         Ok(ScanPlan::Many { floor: floor.saturating_sub(1) })
     }

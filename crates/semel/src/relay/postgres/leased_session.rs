@@ -5,14 +5,14 @@ use std::time::Instant;
 
 use tokio_postgres::Row;
 use tokio_postgres::types::{FromSql, ToSql};
-use uuid::Uuid;
 
 use super::partition_group::{self, Lane, PartitionGroup, ScanPlan, Window};
 use super::prefetch::Prefetch;
 use super::snapshot::Snapshot;
 use super::{Outbox, unreadable};
+use crate::relay::lease::{LANES, Lease, share_of};
 use crate::relay::outbox_reader::{OutboxLineage, OutboxReaderError};
-use crate::relay::poll::{LANES, known_version, no_outbox, share};
+use crate::relay::table_checks::{known_version, no_outbox};
 use crate::store::postgres::connect::{Path, Session};
 use crate::store::postgres::statement::Sql;
 use crate::store::{ErrorKind, Fate, StoreError};
@@ -27,41 +27,39 @@ const QUICK_ONCE: &str = "SET LOCAL enable_bitmapscan = off; SET LOCAL enable_so
                           SET LOCAL max_parallel_workers_per_gather = 0; SET LOCAL enable_seqscan = off; \
                           SET LOCAL jit = off";
 
-pub(in crate::relay) struct LeasedSession {
+/// A connection to an outbox in PostgreSQL.
+pub struct LeasedSession {
+    pub(in crate::relay) outbox: Arc<Outbox>,
     pub(in crate::relay) session: Arc<Session>,
-    pub(in crate::relay) lineage: OutboxLineage,
-    pub(in crate::relay) groups: Vec<PartitionGroup>,
-    /// Until then no other relay takes our partitions. Counted from before the server was asked.
-    pub(in crate::relay) lease_safe_until: Instant,
-    pub(in crate::relay) heartbeat_at: Instant,
-    pub(in crate::relay) me: Uuid,
+    pub(in crate::relay) lease: Lease,
     /// The other relays with a lease.
     others: Vec<String>,
-    /// `others` was read since the last rebalance. A busy relay reads it while a batch is in flight.
-    pub(in crate::relay) rebalance_due: bool,
-    pub(super) prefetch: Option<Prefetch>,
+    pub(in crate::relay) groups: Vec<PartitionGroup>,
+    /// Polling groups take turns.
+    pub(in crate::relay) next_group: usize,
+    /// Has asked for all partitions or none.
+    pub(in crate::relay) exclusive: bool,
+    pub(in crate::relay) prefetch: Option<Prefetch>,
 }
 
 impl LeasedSession {
     /// Connects, and checks version and lineage. A standby is refused: its snapshots list no open transactions, so late
     /// commits would be lost.
-    pub(in crate::relay) async fn open(outbox: &Outbox, me: Uuid) -> Result<Self, OutboxReaderError> {
+    pub(in crate::relay) async fn open(outbox: &Arc<Outbox>, me: &str) -> Result<Self, OutboxReaderError> {
         let (session, _) = outbox.connections.session().await.map_err(|error| error.not_applied())?;
         if session.path == Path::Direct {
             session.batch(QUICK).await.map_err(|error| error.not_applied())?;
         }
         any_bytes(&session).await?;
-        let now = Instant::now();
-        let lineage = lineage(&session).await?;
+        let lease = Lease::new(me, lineage(&session).await?);
         Ok(Self {
+            outbox: Arc::clone(outbox),
             session: Arc::new(session),
-            lineage,
-            groups: Vec::new(),
-            lease_safe_until: now,
-            heartbeat_at: now,
-            me,
+            lease,
             others: Vec::new(),
-            rebalance_due: false,
+            groups: Vec::new(),
+            next_group: 0,
+            exclusive: false,
             prefetch: None,
         })
     }
@@ -75,7 +73,7 @@ impl LeasedSession {
     }
 
     /// See [`read_by_index`].
-    pub(super) async fn read_by_index(
+    pub(in crate::relay) async fn read_by_index(
         &self,
         sql: &Sql,
         values: &[&(dyn ToSql + Sync)],
@@ -84,21 +82,19 @@ impl LeasedSession {
     }
 
     /// The same, and renews the lease meanwhile.
-    pub(super) async fn read_by_index_renewing(
+    pub(in crate::relay) async fn read_by_index_renewing(
         &mut self,
-        outbox: &Outbox,
         sql: &Sql,
         values: &[&(dyn ToSql + Sync)],
     ) -> Result<Vec<Row>, OutboxReaderError> {
         let session = Arc::clone(&self.session);
-        self.renew_while(outbox, async { Ok(read_by_index(&session, sql, values).await?) }).await
+        self.renew_while(async { Ok(read_by_index(&session, sql, values).await?) }).await
     }
 
     /// Waits for a read, and renews the lease when due. With a large table or a busy server one statement may take
     /// longer than a lease.
-    pub(super) async fn renew_while<T>(
+    pub(in crate::relay) async fn renew_while<T>(
         &mut self,
-        outbox: &Outbox,
         read: impl Future<Output = Result<T, OutboxReaderError>>,
     ) -> Result<T, OutboxReaderError> {
         if self.groups.is_empty() {
@@ -109,7 +105,7 @@ impl LeasedSession {
             tokio::select! {
                 biased;
                 found = &mut read => return found,
-                () = tokio::time::sleep_until(self.heartbeat_at.into()) => self.heartbeat_on_new_session(outbox).await?,
+                () = tokio::time::sleep_until(self.lease.heartbeat_at.into()) => self.heartbeat_on_new_session().await?,
             }
         }
     }
@@ -118,13 +114,13 @@ impl LeasedSession {
     pub(in crate::relay) async fn fenced(
         &self,
         sql: &Sql,
-        group: &PartitionGroup,
+        (lanes, epochs): (&[i16], &[i64]),
         values: &[&(dyn ToSql + Sync)],
     ) -> Result<Vec<Row>, OutboxReaderError> {
-        let mut all: Vec<&(dyn ToSql + Sync)> = vec![&group.lanes, &group.epochs];
+        let mut all: Vec<&(dyn ToSql + Sync)> = vec![&lanes, &epochs];
         all.extend_from_slice(values);
         let rows = self.query(sql, &all).await?;
-        if rows.len() == group.lanes.len() { Ok(rows) } else { Err(OutboxReaderError::Fenced) }
+        if rows.len() == lanes.len() { Ok(rows) } else { Err(OutboxReaderError::Fenced) }
     }
 
     /// Stores the new ctids of a group's cursor rows after an update moved them.
@@ -141,37 +137,38 @@ impl LeasedSession {
 
     /// Whether the lease has expired: another relay may own our partitions by now.
     fn is_expired(&self) -> bool {
-        !self.groups.is_empty() && Instant::now() >= self.lease_safe_until
+        !self.groups.is_empty() && !self.lease.is_safe()
     }
 
     /// Heartbeat: renews the lease. An expired lease is not renewed, and an answer after the expiry does not count:
     /// another relay may have taken the partitions before.
-    pub(in crate::relay) async fn heartbeat(&mut self, outbox: &Outbox) -> Result<(), OutboxReaderError> {
+    pub(in crate::relay) async fn heartbeat(&mut self) -> Result<(), OutboxReaderError> {
         if self.prefetch.as_ref().is_some_and(Prefetch::is_running) {
-            return self.heartbeat_on_new_session(outbox).await;
+            return self.heartbeat_on_new_session().await;
         }
         let session = Arc::clone(&self.session);
-        self.heartbeat_on(&session, outbox).await
+        self.heartbeat_on(&session).await
     }
 
     /// The same on a new connection, while ours is busy. If none can be opened, it waits until ours is free.
-    async fn heartbeat_on_new_session(&mut self, outbox: &Outbox) -> Result<(), OutboxReaderError> {
-        let Ok((session, _)) = outbox.connections.session().await else {
+    async fn heartbeat_on_new_session(&mut self) -> Result<(), OutboxReaderError> {
+        // Boxed: connecting is rare, and its future is large.
+        let Ok((session, _)) = Box::pin(self.outbox.connections.session()).await else {
             let session = Arc::clone(&self.session);
-            return self.heartbeat_on(&session, outbox).await;
+            return self.heartbeat_on(&session).await;
         };
-        let renewed = self.heartbeat_on(&session, outbox).await;
+        let renewed = self.heartbeat_on(&session).await;
         session.close().await;
         renewed
     }
 
-    async fn heartbeat_on(&mut self, session: &Session, outbox: &Outbox) -> Result<(), OutboxReaderError> {
+    async fn heartbeat_on(&mut self, session: &Session) -> Result<(), OutboxReaderError> {
         if self.is_expired() {
             return Err(OutboxReaderError::Fenced);
         }
         let asked = Instant::now();
-        let values: [&(dyn ToSql + Sync); 2] = [&self.me.to_string(), &outbox.options.lease_ms()];
-        let rows = session.query(&outbox.statements.heartbeat, &values).await;
+        let values: [&(dyn ToSql + Sync); 2] = [&self.lease.me, &self.outbox.options.lease_ms()];
+        let rows = session.query(&self.outbox.statements.heartbeat, &values).await;
         let rows = rows.map_err(|error| error.explain())?;
         if self.is_expired() {
             return Err(OutboxReaderError::Fenced);
@@ -179,35 +176,29 @@ impl LeasedSession {
         let row = rows.first().ok_or_else(|| unreadable("the heartbeat returned no row"))?;
         let store: Option<String> = get(row, 1)?;
         let found = OutboxLineage::new(store.unwrap_or_default(), None);
-        if !found.matches(&self.lineage) {
-            return Err(OutboxReaderError::OutboxLineage { stored: self.lineage.clone(), found });
+        if !found.matches(&self.lease.lineage) {
+            return Err(OutboxReaderError::OutboxLineage { stored: self.lease.lineage.clone(), found });
         }
         self.others = get(row, 0)?;
-        self.rebalance_due = true;
-        // 1/8 is a safety margin: clocks differ in speed, and what we send takes time to arrive.
-        self.lease_safe_until = asked + outbox.options.lease * 7 / 8;
-        self.heartbeat_at = asked + outbox.options.lease / 3;
+        self.lease.rebalance_due = true;
+        self.lease.renewed(asked, self.outbox.options.lease);
         Ok(())
     }
 
     /// Renews the lease if due, between two steps of a long operation.
-    pub(in crate::relay) async fn heartbeat_if_due(
-        &mut self,
-        outbox: &Outbox,
-    ) -> Result<(), OutboxReaderError> {
-        if Instant::now() < self.heartbeat_at { Ok(()) } else { self.heartbeat(outbox).await }
+    pub(in crate::relay) async fn heartbeat_if_due(&mut self) -> Result<(), OutboxReaderError> {
+        if self.lease.heartbeat_due() { self.heartbeat().await } else { Ok(()) }
     }
 
     /// Rebalances: releases partitions that are other relays' share now, and takes ours. Not while a batch is in
     /// flight.
-    pub(in crate::relay) async fn rebalance(&mut self, outbox: &Outbox) -> Result<(), OutboxReaderError> {
-        let my = self.me.to_string();
+    pub(in crate::relay) async fn rebalance(&mut self) -> Result<(), OutboxReaderError> {
+        let (outbox, me) = (Arc::clone(&self.outbox), self.lease.me.clone());
         if self.groups.is_empty() {
             // Owned before a connection broke: others cannot take them while our lease is valid.
-            self.query(&outbox.statements.let_go, &[&my]).await?;
+            self.query(&outbox.statements.let_go, &[&me]).await?;
         }
-        let index = self.others.iter().filter(|other| **other < my).count();
-        let share = share(index, self.others.len() + 1);
+        let share = share_of(&me, &self.others);
         let extra = |lane: &i16| !share.contains(lane);
         for group in &self.groups {
             let (lanes, epochs): (Vec<i16>, Vec<i64>) = group
@@ -226,14 +217,15 @@ impl LeasedSession {
         partition_group::without(&mut self.groups, &gone);
         let missing: Vec<i16> = share.into_iter().filter(|lane| !owned.contains(lane)).collect();
         if !missing.is_empty() {
-            let values: [&(dyn ToSql + Sync); 3] = [&my, &missing, &self.lineage.to_string()];
+            let values: [&(dyn ToSql + Sync); 3] = [&me, &missing, &self.lease.lineage.to_string()];
             let rows = self.query(&outbox.statements.take, &values).await?;
             for row in &rows {
                 partition_group::join(&mut self.groups, lane(row)?);
             }
             if rows.len() < missing.len() {
                 // Their owners are about to release them.
-                self.heartbeat_at = self.heartbeat_at.min(Instant::now() + outbox.options.lease / 10);
+                let soon = Instant::now() + outbox.options.lease / 10;
+                self.lease.heartbeat_at = self.lease.heartbeat_at.min(soon);
             }
             if !rows.is_empty() {
                 tracing::info!(
@@ -243,13 +235,15 @@ impl LeasedSession {
                 );
             }
         }
-        self.rebalance_due = false;
+        self.lease.rebalance_due = false;
         Ok(())
     }
 
     /// Takes all partitions or none. A waiting relay holds no lease: it would be counted among those that share.
-    pub(super) async fn acquire_exclusive(&mut self, outbox: &Outbox) -> Result<bool, OutboxReaderError> {
-        let (my, all) = (self.me.to_string(), usize::from(LANES.unsigned_abs()));
+    pub(in crate::relay) async fn acquire_exclusive(&mut self) -> Result<bool, OutboxReaderError> {
+        self.exclusive = true;
+        let (outbox, me) = (Arc::clone(&self.outbox), self.lease.me.clone());
+        let all = usize::from(LANES.unsigned_abs());
         match self.groups.iter().map(|group| group.lanes.len()).sum::<usize>() {
             owned if owned == all => return Ok(true),
             0 => {}
@@ -259,15 +253,15 @@ impl LeasedSession {
                 }
             }
         }
-        if Instant::now() < self.heartbeat_at {
+        if !self.lease.heartbeat_due() {
             return Ok(false);
         }
         let lanes: Vec<i16> = (0..LANES).collect();
-        let free = self.query(&outbox.statements.free, &[&my]).await?;
+        let free = self.query(&outbox.statements.free, &[&me]).await?;
         let free: i64 = free.first().map_or(Ok(0), |row| get(row, 0))?;
         if usize::try_from(free) == Ok(all) {
-            self.heartbeat(outbox).await?;
-            let values: [&(dyn ToSql + Sync); 3] = [&my, &lanes, &self.lineage.to_string()];
+            self.heartbeat().await?;
+            let values: [&(dyn ToSql + Sync); 3] = [&me, &lanes, &self.lease.lineage.to_string()];
             let rows = self.query(&outbox.statements.acquire_exclusive, &values).await?;
             for row in &rows {
                 partition_group::join(&mut self.groups, lane(row)?);
@@ -278,26 +272,26 @@ impl LeasedSession {
             }
             self.unlist().await;
         }
-        self.heartbeat_at = Instant::now() + outbox.options.lease / 10;
+        self.lease.retry_soon(outbox.options.lease);
         Ok(false)
     }
 
     /// Makes earlier acks durable before the next batch is published: they did not wait for the disk, and one undone by
     /// a server crash would be published again. Any commit that waits for the disk flushes them.
-    pub(super) async fn flush_acks(&mut self, outbox: &Outbox) -> Result<(), OutboxReaderError> {
-        self.heartbeat(outbox).await
+    pub(in crate::relay) async fn flush_acks(&mut self) -> Result<(), OutboxReaderError> {
+        self.heartbeat().await
     }
 
     /// Gives up the lease.
     async fn unlist(&self) {
-        let gone = format!("DELETE FROM semel_outbox_relay WHERE id = '{}'", self.me);
+        let gone = format!("DELETE FROM semel_outbox_relay WHERE id = '{}'", self.lease.me);
         let _ = self.session.batch(&gone).await;
     }
 
     /// Releases everything, and disconnects.
-    pub(in crate::relay) async fn release(self, outbox: &Outbox) -> Result<(), StoreError> {
+    pub(in crate::relay) async fn release(self) -> Result<(), StoreError> {
         for group in &self.groups {
-            self.query(&outbox.statements.release, &[&group.lanes, &group.epochs]).await?;
+            self.query(&self.outbox.statements.release, &[&group.lanes, &group.epochs]).await?;
         }
         self.unlist().await;
         self.close().await;
@@ -315,7 +309,7 @@ impl LeasedSession {
 }
 
 /// Reads events by the indexes, whatever the statistics say.
-pub(super) async fn read_by_index(
+pub(in crate::relay) async fn read_by_index(
     session: &Session,
     sql: &Sql,
     values: &[&(dyn ToSql + Sync)],
@@ -329,7 +323,7 @@ pub(super) async fn read_by_index(
 
 /// The lineage of the tables, checked against that of the cursors.
 async fn lineage(session: &Session) -> Result<OutboxLineage, OutboxReaderError> {
-    static START: Sql = Sql { text: include_str!("../sql/postgres_start.sql"), types: &[] };
+    static START: Sql = Sql { text: include_str!("sql/start.sql"), types: &[] };
     let rows = session.query(&START, &[]).await.map_err(|error| match error.lacks_table() {
         true => no_outbox("the search_path of this database"),
         false => error.not_applied(),
@@ -390,7 +384,7 @@ pub(in crate::relay) fn lane(row: &Row) -> Result<Lane, StoreError> {
 pub(in crate::relay) const ANY_BYTES: &str = "SELECT set_config('client_encoding', 'SQL_ASCII', false)
     WHERE current_setting('server_encoding') = 'SQL_ASCII'";
 
-pub(super) async fn any_bytes(session: &Session) -> Result<(), StoreError> {
+pub(in crate::relay) async fn any_bytes(session: &Session) -> Result<(), StoreError> {
     session.batch(ANY_BYTES).await.map_err(|error| error.not_applied())
 }
 
