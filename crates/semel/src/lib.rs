@@ -43,6 +43,7 @@
 //! | [`guard`] | how it is enforced: claim → run → finish → replay |
 //! | [`recover`] | recovery: uncertain intents looked up, expired records swept |
 //! | `tx` | the strongest mode: once inside your own transaction, phases, commands (a SQL feature) |
+//! | `blocking` | everything that runs in your transaction, for `rusqlite` (feature `sqlite`) |
 //! | `outbox` | events published if and only if your transaction commits (a SQL feature) |
 //! | `relay` | from the outbox to the sink: nothing lost, order per key kept (a SQL feature) |
 //! | `inbox` | each message handled once, in your transaction or [over any store](inbox::store_dedup); the webhook receiver (feature `webhook-receiver`) |
@@ -66,6 +67,8 @@
 #[doc(hidden)]
 pub mod attribute;
 mod backoff;
+#[cfg(feature = "sqlite")]
+pub mod blocking;
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 mod broker;
 #[cfg(feature = "conformance")]

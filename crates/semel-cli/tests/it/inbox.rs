@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rusqlite::Connection;
+use semel::blocking;
 use semel::inbox::consumer::{Consumer, ConsumerOptions, Handler, HandlerError, Message};
 use semel::inbox::dead_letter::DeadLetterStore;
 use semel::source::memory::MemoryQueue;
@@ -31,14 +32,14 @@ impl Handler for Notes {
         let mut db = Connection::open(&self.path).map_err(HandlerError::transient)?;
         db.busy_timeout(SOON).map_err(HandlerError::transient)?;
         let tx = db.transaction().map_err(HandlerError::transient)?;
-        let marked = semel::inbox::Inbox::new("mail").unwrap().mark_all_now(&tx, messages)?;
+        let marked = blocking::mark_all_tx(&semel::inbox::Inbox::new("mail").unwrap(), &tx, messages)?;
         for at in marked.fresh() {
             if !self.mended && messages[at].payload().starts_with(b"bad") {
                 return Err(HandlerError::permanent("not a \u{1b}[2J note"));
             }
             tx.execute("INSERT INTO note VALUES (1)", []).map_err(HandlerError::transient)?;
         }
-        marked.end_now(&tx)?;
+        blocking::end_tx(marked, &tx)?;
         tx.commit().map_err(HandlerError::transient)
     }
 }

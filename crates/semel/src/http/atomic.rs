@@ -85,21 +85,6 @@ impl ClaimHandle {
         Ok(self.response(answer.value))
     }
 
-    /// The same for `rusqlite`; see [`sqlite::once_tx`](crate::tx::sqlite::once_tx).
-    #[cfg(feature = "sqlite")]
-    pub fn once_now<B, E>(
-        &self,
-        tx: &rusqlite::Connection,
-        work: impl FnOnce(&rusqlite::Connection) -> Result<Response<B>, E>,
-    ) -> Result<Response<Bytes>, TxError<E>>
-    where
-        B: Into<Bytes>,
-    {
-        let contract = self.unclaimed_contract()?;
-        let answer = self.once(contract).run_now(tx, |tx| Ok(self.remembered(work(tx)?)))?;
-        Ok(self.response(answer.value))
-    }
-
     /// This request in phases around remote calls, for a handler of an atomic operation: see [`Phases`].
     ///
     /// The last phase returns a [`remembered`](Self::remembered) response, which the layer replays to every retry. A

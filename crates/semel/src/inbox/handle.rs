@@ -7,8 +7,7 @@ use super::mark::{self, Mark, Put};
 use super::{Inbox, duplicate_count};
 use crate::crash;
 use crate::intent::outcome::{Outcome, Verdict};
-use crate::tx::driver::{DriverError, DriverErrorKind, Tx};
-use crate::tx::script::play;
+use crate::tx::driver::{DriverError, DriverErrorKind, OpenTx, Tx};
 use crate::tx::{Remember, TxError};
 
 /// The result of handling a message.
@@ -55,7 +54,7 @@ impl Marked {
         if self.fresh.is_empty() {
             return Ok(());
         }
-        asked(play(tx, |port| mark::end(port, self.batch)).await)
+        asked(mark::end(&mut OpenTx::new(tx)?, self.batch).await)
     }
 }
 
@@ -97,23 +96,24 @@ impl Inbox {
         T: Remember,
     {
         let mark = message.as_ref().mark(&self.consumer);
-        let source = message.as_ref().source().to_owned();
+        let source = message.as_ref().source();
         crash::point(crash::BEFORE_MARK);
-        let put = asked(play(tx, |port| mark::put(port, self.consumer.clone(), source, vec![mark])).await)?;
+        let put = asked(mark::put(&mut OpenTx::new(tx)?, &self.consumer, source, vec![mark]).await)?;
         crash::point(crash::AFTER_MARK);
         duplicate_count::marked(mark, !put.fresh.is_empty());
         if put.fresh.is_empty() {
             let kept = match self.results {
-                true => asked(play(tx, |port| mark::recall(port, mark)).await)?,
+                true => asked(mark::recall(&mut OpenTx::new(tx)?, mark).await)?,
                 false => None,
             };
             return recalled(kept);
         }
         let value = work(tx.lend()).await.map_err(TxError::Work)?;
         crash::point(crash::AFTER_HANDLED);
-        asked(play(tx, |port| mark::end(port, put.batch)).await)?;
+        let tx = &mut OpenTx::new(tx)?;
+        asked(mark::end(tx, put.batch).await)?;
         if let Some(outcome) = self.kept(&value)? {
-            asked(play(tx, |port| mark::keep(port, mark, outcome)).await)?;
+            asked(mark::keep(tx, mark, outcome).await)?;
         }
         Ok(Handled::Now(value))
     }
@@ -131,7 +131,7 @@ impl Inbox {
         }
         let source = mark::sources(messages.iter().map(AsRef::as_ref));
         crash::point(crash::BEFORE_MARK);
-        let put = asked(play(tx, |port| mark::put(port, self.consumer.clone(), source, sorted)).await)?;
+        let put = asked(mark::put(&mut OpenTx::new(tx)?, &self.consumer, &source, sorted).await)?;
         crash::point(crash::AFTER_MARK);
         Ok(marked(&marks, put))
     }
@@ -162,9 +162,9 @@ impl Inbox {
     }
 }
 
-/// The result of a script. After any error the transaction must be rolled back: it may contain some of the marks.
-fn asked<T, E>(played: Result<Result<T, DriverError>, DriverError>) -> Result<T, TxError<E>> {
-    match played.and_then(|result| result) {
+/// The result of a statement. After any error the transaction must be rolled back: it may contain some of the marks.
+fn asked<T, E>(asked: Result<T, DriverError>) -> Result<T, TxError<E>> {
+    match asked {
         Err(busy) if busy.kind() == DriverErrorKind::Busy => Err(TxError::Retry(busy)),
         result => Ok(result?),
     }
@@ -182,71 +182,4 @@ fn recalled<T: Remember, E>(kept: Option<Bytes>) -> Result<Handled<T>, TxError<E
     let outcome = Outcome::decode(stored).map_err(unreadable)?;
     let value = T::recall(Verdict::Completed, outcome).map_err(TxError::or_work)?;
     Ok(Handled::Already(Some(value)))
-}
-
-#[cfg(feature = "sqlite")]
-mod now {
-    use rusqlite::Connection;
-
-    use super::*;
-    use crate::tx::driver::play_now;
-
-    impl Inbox {
-        /// Like [`handle_tx`](Inbox::handle_tx), in the open transaction of a rusqlite connection.
-        pub fn handle_now<T, E>(
-            &self,
-            tx: &Connection,
-            message: &impl AsRef<Identity>,
-            work: impl FnOnce(&Connection) -> Result<T, E>,
-        ) -> Result<Handled<T>, TxError<E>>
-        where
-            T: Remember,
-        {
-            let mark = message.as_ref().mark(&self.consumer);
-            let source = message.as_ref().source().to_owned();
-            crash::point(crash::BEFORE_MARK);
-            let put = asked(play_now(tx, |port| mark::put(port, self.consumer.clone(), source, vec![mark])))?;
-            crash::point(crash::AFTER_MARK);
-            duplicate_count::marked(mark, !put.fresh.is_empty());
-            if put.fresh.is_empty() {
-                let kept = match self.results {
-                    true => asked(play_now(tx, |port| mark::recall(port, mark)))?,
-                    false => None,
-                };
-                return recalled(kept);
-            }
-            let value = work(tx).map_err(TxError::Work)?;
-            crash::point(crash::AFTER_HANDLED);
-            asked(play_now(tx, |port| mark::end(port, put.batch)))?;
-            if let Some(outcome) = self.kept(&value)? {
-                asked(play_now(tx, |port| mark::keep(port, mark, outcome)))?;
-            }
-            Ok(Handled::Now(value))
-        }
-
-        /// Like [`mark_all_tx`](Inbox::mark_all_tx), in the open transaction of a rusqlite connection.
-        pub fn mark_all_now(
-            &self,
-            tx: &Connection,
-            messages: &[impl AsRef<Identity>],
-        ) -> Result<Marked, TxError> {
-            let (marks, sorted) = self.marks(messages)?;
-            if sorted.is_empty() {
-                return Ok(Marked { batch: 0, fresh: Vec::new() });
-            }
-            let source = mark::sources(messages.iter().map(AsRef::as_ref));
-            let put = asked(play_now(tx, |port| mark::put(port, self.consumer.clone(), source, sorted)))?;
-            Ok(marked(&marks, put))
-        }
-    }
-
-    impl Marked {
-        /// Like [`end_tx`](Marked::end_tx), in the open transaction of a rusqlite connection.
-        pub fn end_now(self, tx: &Connection) -> Result<(), TxError> {
-            if self.fresh.is_empty() {
-                return Ok(());
-            }
-            asked(play_now(tx, |port| mark::end(port, self.batch)))
-        }
-    }
 }

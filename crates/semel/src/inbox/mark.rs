@@ -1,4 +1,4 @@
-//! The inbox's scripts: mark messages, end a batch, store and recall a result.
+//! The inbox's statements: mark messages, end a batch, store and recall a result.
 
 use std::collections::HashSet;
 use std::fmt::Write;
@@ -7,8 +7,7 @@ use std::sync::LazyLock;
 use bytes::Bytes;
 
 use super::identity::{Identity, MARK_BYTES};
-use crate::tx::driver::{Dialect, DriverError, DriverErrorKind, Rows, Sql, Value};
-use crate::tx::script::Port;
+use crate::tx::driver::{Dialect, DriverError, DriverErrorKind, OpenTx, Rows, Sql, Tx, Value};
 
 pub(super) type Mark = [u8; MARK_BYTES];
 
@@ -63,51 +62,56 @@ pub(super) struct Put {
 /// Marks all of these. They must be sorted and distinct: two transactions that mark the same messages then lock them in
 /// the same order and do not deadlock.
 pub(super) async fn put(
-    port: Port,
-    consumer: String,
-    source: String,
+    tx: &mut OpenTx<'_, impl Tx>,
+    consumer: &str,
+    source: &str,
     marks: Vec<Mark>,
 ) -> Result<Put, DriverError> {
     debug_assert!(marks.is_sorted_by(|one, next| one < next));
     let ids = || Bytes::from(marks.concat());
-    match port.dialect() {
+    match tx.dialect() {
         Dialect::Postgres => {
-            let rows = port.run(&MARK, vec![consumer.into(), source.into(), ids().into()]).await?;
+            let rows = tx.run(&MARK, vec![consumer.into(), source.into(), ids().into()]).await?;
             let row = rows.first().ok_or_else(no_row)?;
             let fresh = row.bytes_or_null(1)?.unwrap_or_default();
             Ok(Put { batch: row.int(0)?, fresh: fresh.chunks(MARK_BYTES).filter_map(mark).collect() })
         }
         Dialect::Sqlite => {
-            let batch = begin(&port, marks.len(), consumer, source).await?;
-            let rows = port.run(&MARK, vec![batch.into(), ids().into()]).await?;
+            let batch = begin(tx, marks.len(), consumer, source).await?;
+            let rows = tx.run(&MARK, vec![batch.into(), ids().into()]).await?;
             Ok(Put { batch, fresh: fresh(&rows)? })
         }
         Dialect::Mysql => {
-            let batch = begin(&port, marks.len(), consumer, source).await?;
+            let batch = begin(tx, marks.len(), consumer, source).await?;
             let mut rest = &marks[..];
             while !rest.is_empty() {
                 let size = SIZES.into_iter().find(|size| *size <= rest.len()).unwrap_or(1);
                 let (chunk, after) = rest.split_at(size);
                 let values = chunk.iter().flat_map(|mark| [Value::from(&mark[..]), batch.into()]);
-                port.run(&inserts_mysql(size), values.collect()).await?;
+                tx.run(&inserts_mysql(size), values.collect()).await?;
                 rest = after;
             }
-            let rows = port.run(&FRESH_MYSQL, vec![batch.into()]).await?;
+            let rows = tx.run(&FRESH_MYSQL, vec![batch.into()]).await?;
             Ok(Put { batch, fresh: fresh(&rows)? })
         }
     }
 }
 
-async fn begin(port: &Port, messages: usize, consumer: String, source: String) -> Result<i64, DriverError> {
+async fn begin(
+    tx: &mut OpenTx<'_, impl Tx>,
+    messages: usize,
+    consumer: &str,
+    source: &str,
+) -> Result<i64, DriverError> {
     let messages = i64::try_from(messages).unwrap_or(i64::MAX);
-    let rows = port.run(&BEGIN, vec![messages.into(), consumer.into(), source.into()]).await?;
+    let rows = tx.run(&BEGIN, vec![messages.into(), consumer.into(), source.into()]).await?;
     rows.first().ok_or_else(no_row)?.int(0)
 }
 
 /// Records when a batch was done. Its row must exist: after a deadlock that the work ignored, MySQL has rolled back
 /// marks and effects, and runs each later statement by itself.
-pub(super) async fn end(port: Port, batch: i64) -> Result<(), DriverError> {
-    if port.run(&END, vec![batch.into()]).await?.changed == 1 {
+pub(super) async fn end(tx: &mut OpenTx<'_, impl Tx>, batch: i64) -> Result<(), DriverError> {
+    if tx.run(&END, vec![batch.into()]).await?.changed == 1 {
         return Ok(());
     }
     let message =
@@ -115,12 +119,16 @@ pub(super) async fn end(port: Port, batch: i64) -> Result<(), DriverError> {
     Err(DriverError::new(DriverErrorKind::Serialization, message))
 }
 
-pub(super) async fn keep(port: Port, mark: Mark, outcome: Bytes) -> Result<(), DriverError> {
-    port.run(&KEEP, vec![mark[..].into(), outcome.into()]).await.map(drop)
+pub(super) async fn keep(
+    tx: &mut OpenTx<'_, impl Tx>,
+    mark: Mark,
+    outcome: Bytes,
+) -> Result<(), DriverError> {
+    tx.run(&KEEP, vec![mark[..].into(), outcome.into()]).await.map(drop)
 }
 
-pub(super) async fn recall(port: Port, mark: Mark) -> Result<Option<Bytes>, DriverError> {
-    let rows = port.run(&RECALL, vec![mark[..].into()]).await?;
+pub(super) async fn recall(tx: &mut OpenTx<'_, impl Tx>, mark: Mark) -> Result<Option<Bytes>, DriverError> {
+    let rows = tx.run(&RECALL, vec![mark[..].into()]).await?;
     rows.first().map(|row| row.bytes(0)).transpose()
 }
 

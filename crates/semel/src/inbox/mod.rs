@@ -36,7 +36,7 @@ pub use identity::{ID_BYTES_MAX, Identity, IdentityError, NAME_BYTES_MAX};
 use crate::migration::{Goal, MigrationPlan, Tables, Upgrade, Versions};
 use crate::store::{Migrated, StoreError};
 use crate::tx::TxError;
-use crate::tx::driver::{Dialect, Tx};
+use crate::tx::driver::{Dialect, OpenTx, Tx};
 
 /// Most messages marked by one statement.
 pub const BATCH_MESSAGES_MAX: usize = 10_000;
@@ -151,12 +151,6 @@ impl Inbox {
     /// Deletes one bounded batch of marks older than the window, and returns how many. Use a transaction of its own,
     /// and repeat after the commit until it returns zero. Marks of other consumers are not touched.
     pub async fn prune_tx<X: Tx>(&self, tx: &mut X) -> Result<u64, TxError> {
-        Ok(prune::prune(tx, &self.consumer, self.window).await?)
-    }
-
-    /// Like [`prune_tx`](Inbox::prune_tx), in the open transaction of a rusqlite connection.
-    #[cfg(feature = "sqlite")]
-    pub fn prune_now(&self, connection: &rusqlite::Connection) -> Result<u64, TxError> {
-        Ok(prune::prune_now(connection, &self.consumer, self.window)?)
+        Ok(prune::chunk(&mut OpenTx::new(tx)?, &self.consumer, self.window).await?)
     }
 }

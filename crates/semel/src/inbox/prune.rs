@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use crate::tx::driver::{Dialect, DriverError, Sql, Tx};
-use crate::tx::script::{Port, play};
+use crate::tx::driver::{Dialect, DriverError, OpenTx, Sql, Tx};
 
 /// Most batches per chunk: one short transaction, so that others do not wait for it.
 const BATCHES_MAX: i64 = 100;
@@ -66,26 +65,17 @@ const BATCH: Sql = Sql {
 
 /// Deletes one chunk of `consumer`'s marks older than `window`, and returns how many messages it had. Zero: nothing is
 /// left to prune.
-pub(super) async fn prune<X: Tx>(tx: &mut X, consumer: &str, window: Duration) -> Result<u64, DriverError> {
-    play(tx, |port| chunk(port, consumer.to_owned(), window)).await?
-}
-
-#[cfg(feature = "sqlite")]
-pub(super) fn prune_now(
-    connection: &rusqlite::Connection,
+pub(super) async fn chunk(
+    tx: &mut OpenTx<'_, impl Tx>,
     consumer: &str,
     window: Duration,
 ) -> Result<u64, DriverError> {
-    crate::tx::driver::play_now(connection, |port| chunk(port, consumer.to_owned(), window))?
-}
-
-pub(super) async fn chunk(port: Port, consumer: String, window: Duration) -> Result<u64, DriverError> {
     let window = i64::try_from(window.as_millis()).unwrap_or(i64::MAX / 2).min(i64::MAX / 2);
-    if port.dialect() == Dialect::Sqlite {
+    if tx.dialect() == Dialect::Sqlite {
         // Become the writer first: what is read after that cannot change.
-        port.run(&Sql::same("DELETE FROM semel_inbox_batch WHERE false"), Vec::new()).await?;
+        tx.run(&Sql::same("DELETE FROM semel_inbox_batch WHERE false"), Vec::new()).await?;
     }
-    let old = port.run(&OLD, vec![consumer.into(), window.into(), BATCHES_MAX.into()]).await?;
+    let old = tx.run(&OLD, vec![consumer.into(), window.into(), BATCHES_MAX.into()]).await?;
     let (mut messages, mut gone) = (0, 0);
     for row in &old.rows {
         let (batch, of_batch) = (row.int(0)?, row.int(1)?);
@@ -93,10 +83,10 @@ pub(super) async fn chunk(port: Port, consumer: String, window: Duration) -> Res
             break;
         }
         messages += of_batch;
-        port.run(&RESULTS, vec![batch.into()]).await?;
-        port.run(&DEAD_LETTERS, vec![batch.into()]).await?;
-        gone += port.run(&MARKS, vec![batch.into()]).await?.changed;
-        port.run(&BATCH, vec![batch.into()]).await?;
+        tx.run(&RESULTS, vec![batch.into()]).await?;
+        tx.run(&DEAD_LETTERS, vec![batch.into()]).await?;
+        gone += tx.run(&MARKS, vec![batch.into()]).await?.changed;
+        tx.run(&BATCH, vec![batch.into()]).await?;
     }
     // A batch of only duplicates has no marks of its own, but more batches may follow it.
     Ok(if gone == 0 && messages > 0 { 1 } else { gone })

@@ -7,8 +7,7 @@ use std::sync::LazyLock;
 use bytes::Bytes;
 
 use super::event::Event;
-use crate::tx::driver::{Dialect, DriverError, Row, Sql, Tx, Value};
-use crate::tx::script::{Port, play};
+use crate::tx::driver::{Dialect, DriverError, OpenTx, Row, Sql, Tx, Value};
 
 /// Most events of one call.
 pub const APPEND_EVENTS_MAX: usize = 10_000;
@@ -115,41 +114,12 @@ pub async fn append_all_tx<X: Tx>(
     events: &[Event],
     duplicates: Duplicates,
 ) -> Result<Vec<Appended>, AppendError> {
-    bounded(events)?;
-    play(tx, |port| appended(port, events, duplicates)).await?
-}
-
-/// As [`append_tx`], in the transaction that is open on a rusqlite connection.
-#[cfg(feature = "sqlite")]
-pub fn append_now(connection: &rusqlite::Connection, event: &Event) -> Result<(), AppendError> {
-    append_all_now(connection, std::slice::from_ref(event), Duplicates::Refuse).map(drop)
-}
-
-/// As [`append_all_tx`], in the transaction that is open on a rusqlite connection.
-#[cfg(feature = "sqlite")]
-pub fn append_all_now(
-    connection: &rusqlite::Connection,
-    events: &[Event],
-    duplicates: Duplicates,
-) -> Result<Vec<Appended>, AppendError> {
-    bounded(events)?;
-    crate::tx::driver::play_now(connection, |port| appended(port, events, duplicates))?
-}
-
-fn bounded(events: &[Event]) -> Result<(), AppendError> {
-    match events.len() {
-        events if events > APPEND_EVENTS_MAX => Err(AppendError::TooMany { events }),
-        _ => Ok(()),
+    if events.len() > APPEND_EVENTS_MAX {
+        return Err(AppendError::TooMany { events: events.len() });
     }
-}
-
-async fn appended(
-    port: Port,
-    events: &[Event],
-    duplicates: Duplicates,
-) -> Result<Vec<Appended>, AppendError> {
+    let tx = &mut OpenTx::new(tx)?;
     let mut done = vec![Appended::Added; events.len()];
-    let order = match port.dialect() {
+    let order = match tx.dialect() {
         Dialect::Mysql => {
             let twice = repeated(events);
             if let (Some(at), Duplicates::Refuse) = (twice.first(), duplicates) {
@@ -166,9 +136,9 @@ async fn appended(
         let (indexes, after) = rest.split_at(size);
         let chunk: Vec<&Event> = indexes.iter().map(|at| &events[*at]).collect();
         let values = chunk.iter().copied().flat_map(values).collect();
-        let rows = port.run(&inserts(size), values).await?;
-        let there = if port.dialect() == Dialect::Mysql {
-            there_already(&port, &chunk).await?
+        let rows = tx.run(&inserts(size), values).await?;
+        let there = if tx.dialect() == Dialect::Mysql {
+            there_already(tx, &chunk).await?
         } else {
             left_out(&chunk, &rows.rows)?
         };
@@ -224,7 +194,7 @@ fn left_out(chunk: &[&Event], rows: &[Row]) -> Result<Vec<bool>, DriverError> {
 
 /// Which events were left out. MySQL returns nothing, so each key is looked up, with a locking read: a plain one may
 /// see a snapshot as old as the transaction.
-async fn there_already(port: &Port, chunk: &[&Event]) -> Result<Vec<bool>, DriverError> {
+async fn there_already(tx: &mut OpenTx<'_, impl Tx>, chunk: &[&Event]) -> Result<Vec<bool>, DriverError> {
     const BY_KEY: Sql = Sql::same(
         "SELECT CONVERT(id USING utf8mb4) FROM semel_outbox WHERE idempotency_key = ? LOCK IN SHARE MODE",
     );
@@ -234,7 +204,7 @@ async fn there_already(port: &Port, chunk: &[&Event]) -> Result<Vec<bool>, Drive
             there.push(false);
             continue;
         };
-        let rows = port.run(&BY_KEY, vec![key.as_str().into()]).await?;
+        let rows = tx.run(&BY_KEY, vec![key.as_str().into()]).await?;
         there.push(
             rows.first().map(|row| row.text(0)).transpose()?.is_some_and(|id| id != event.id.to_string()),
         );

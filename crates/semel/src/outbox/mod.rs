@@ -16,8 +16,6 @@ mod append;
 mod event;
 
 pub use append::{APPEND_EVENTS_MAX, AppendError, Appended, Duplicates, append_all_tx, append_tx};
-#[cfg(feature = "sqlite")]
-pub use append::{append_all_now, append_now};
 pub use event::{Event, EventError, HEADERS_MAX, NAME_BYTES_MAX, PAYLOAD_BYTES_MAX, VALUE_BYTES_MAX};
 
 #[cfg(feature = "sqlite")]

@@ -1,13 +1,12 @@
-//! The claim inside the caller's transaction, as a script: take the lock, read the record, decide; later write the
+//! The claim inside the caller's transaction: take the lock, read the record, decide; later write the
 //! outcome.
 
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
-use super::driver::{Dialect, DriverError, DriverErrorKind, Row, Sql, Value};
+use super::driver::{Dialect, DriverError, DriverErrorKind, OpenTx, Row, Sql, Tx, Value};
 use super::error::TxError;
-use super::script::Port;
 use super::wait_queue::Turn;
 use crate::backoff::{Backoff, spread};
 use crate::intent::fingerprint::Fingerprint;
@@ -98,7 +97,7 @@ impl Inspected {
 }
 
 /// Claims the intent, or returns why it cannot. Waits for another holder, at most `ask.wait`.
-pub(super) async fn claim(port: Port, ask: Ask) -> Result<Claimed, TxError> {
+pub(super) async fn claim(tx: &mut OpenTx<'_, impl Tx>, ask: &Ask) -> Result<Claimed, TxError> {
     let begun = Instant::now();
     let deadline = begun + ask.wait;
     let id = ask.intent.id();
@@ -106,23 +105,23 @@ pub(super) async fn claim(port: Port, ask: Ask) -> Result<Claimed, TxError> {
     let (mut turn, mut unasked) = (None, None);
     // MySQL waits in the locking read itself. Several waiters for one row that is then rolled back each keep a lock
     // on the gap it leaves, and none can insert: a deadlock. So only one waits there.
-    if port.dialect() == Dialect::Mysql {
+    if tx.dialect() == Dialect::Mysql {
         // Most callers have no rival, and need not ask the server which database this is.
         unasked = Turn::take(id, None, begun).await;
         if unasked.is_none() {
-            turn = Some(turn_in_database(&port, id, begun, deadline).await?);
+            turn = Some(turn_in_database(tx, id, begun, deadline).await?);
             // The caller that holds this turn has not asked yet. If it uses another database, it does not block us.
             unasked = Turn::take(id, None, deadline).await;
         }
     }
     loop {
-        let busy = match inspect(&port, &ask).await {
+        let busy = match inspect(tx, ask).await {
             Ok(inspected) => {
                 let locked = inspected.locked;
-                match decide(&ask, inspected)? {
-                    Some(claimed) => return taken(&port, &ask, claimed).await,
+                match decide(ask, inspected)? {
+                    Some(claimed) => return taken(tx, ask, claimed).await,
                     // An owner outside of a transaction needs the row, which we keep locked as long as we wait.
-                    None if locked && port.dialect() == Dialect::Mysql => {
+                    None if locked && tx.dialect() == Dialect::Mysql => {
                         return Err(TxError::InFlight { waited: begun.elapsed() });
                     }
                     None => false,
@@ -139,9 +138,9 @@ pub(super) async fn claim(port: Port, ask: Ask) -> Result<Claimed, TxError> {
         }
         // SQLite's callers are threads; they wait for the file.
         drop(unasked.take());
-        if turn.is_none() && port.dialect() != Dialect::Sqlite {
+        if turn.is_none() && tx.dialect() != Dialect::Sqlite {
             let waiting = Instant::now();
-            turn = Some(turn_in_database(&port, id, begun, deadline).await?);
+            turn = Some(turn_in_database(tx, id, begun, deadline).await?);
             // Others were ahead of us: it may be done by now.
             if waiting.elapsed() > BACKOFF.first {
                 continue;
@@ -149,19 +148,19 @@ pub(super) async fn claim(port: Port, ask: Ask) -> Result<Claimed, TxError> {
         }
         // Jitter, or all waiters wake together.
         let nap = spread(pause, 0.5).min(left);
-        port.pause(nap).await;
+        tx.pause(nap).await;
         pause = BACKOFF.next(pause);
     }
 }
 
 /// The turn among the callers of this process that wait for this intent in this database.
 async fn turn_in_database(
-    port: &Port,
+    tx: &mut OpenTx<'_, impl Tx>,
     id: IntentId,
     begun: Instant,
     deadline: Instant,
 ) -> Result<Turn, TxError> {
-    let rows = port.run(&DATABASE, Vec::new()).await?;
+    let rows = tx.run(&DATABASE, Vec::new()).await?;
     let database = rows.first().ok_or_else(no_row)?.text(0)?.to_owned();
     let turn = Turn::take(id, Some(database), deadline).await;
     turn.ok_or_else(|| TxError::InFlight { waited: begun.elapsed() })
@@ -206,46 +205,46 @@ fn decide(ask: &Ask, inspected: Inspected) -> Result<Option<Claimed>, TxError> {
 
 /// MySQL: a row that existed before has to name the new owner.
 #[cfg(feature = "mysql")]
-async fn taken(port: &Port, ask: &Ask, claimed: Claimed) -> Result<Claimed, TxError> {
-    if let (Dialect::Mysql, Claimed::Run(Seen { epoch: Some(_), .. })) = (port.dialect(), &claimed) {
-        super::mysql::take(port, ask).await?;
+async fn taken(tx: &mut OpenTx<'_, impl Tx>, ask: &Ask, claimed: Claimed) -> Result<Claimed, TxError> {
+    if let (Dialect::Mysql, Claimed::Run(Seen { epoch: Some(_), .. })) = (tx.dialect(), &claimed) {
+        super::mysql::take(tx, ask).await?;
     }
     Ok(claimed)
 }
 
 #[cfg(not(feature = "mysql"))]
-async fn taken(_: &Port, _: &Ask, claimed: Claimed) -> Result<Claimed, TxError> {
+async fn taken(_: &mut OpenTx<'_, impl Tx>, _: &Ask, claimed: Claimed) -> Result<Claimed, TxError> {
     Ok(claimed)
 }
 
 /// After work that failed: restores what was there before the claim. Only MySQL writes anything before [`put`], and a
 /// caller that commits all the same would leave it behind.
-pub(super) async fn undo(port: Port, ask: Ask, seen: Seen) -> Result<(), DriverError> {
+pub(super) async fn undo(tx: &mut OpenTx<'_, impl Tx>, ask: &Ask, seen: Seen) -> Result<(), DriverError> {
     #[cfg(feature = "mysql")]
-    if port.dialect() == Dialect::Mysql {
-        return super::mysql::undo(&port, &ask, seen.owner).await;
+    if tx.dialect() == Dialect::Mysql {
+        return super::mysql::undo(tx, ask, seen.owner).await;
     }
-    let _ = (port, ask, seen.owner);
+    let _ = (tx, ask, seen.owner);
     Ok(())
 }
 
-async fn inspect(port: &Port, ask: &Ask) -> Result<Inspected, DriverError> {
+async fn inspect(tx: &mut OpenTx<'_, impl Tx>, ask: &Ask) -> Result<Inspected, DriverError> {
     let intent = &ask.intent;
-    match port.dialect() {
+    match tx.dialect() {
         Dialect::Postgres => {
             let values = vec![lock_key(intent).into(), intent.id().as_bytes()[..].into()];
-            let rows = port.run(&INSPECT, values).await?;
+            let rows = tx.run(&INSPECT, values).await?;
             let row = rows.first().ok_or_else(no_row)?;
             inspected(row, 3, row.int(0)? != 0, row.int(1)? != 0, row.int(2)?)
         }
         Dialect::Sqlite => {
-            port.run(&LOCK_SQLITE, Vec::new()).await?;
-            let rows = port.run(&INSPECT, vec![intent.id().as_bytes()[..].into()]).await?;
+            tx.run(&LOCK_SQLITE, Vec::new()).await?;
+            let rows = tx.run(&INSPECT, vec![intent.id().as_bytes()[..].into()]).await?;
             let row = rows.first().ok_or_else(no_row)?;
             inspected(row, 1, true, true, row.int(0)?)
         }
         #[cfg(feature = "mysql")]
-        Dialect::Mysql => super::mysql::inspect(port, ask).await,
+        Dialect::Mysql => super::mysql::inspect(tx, ask).await,
         #[cfg(not(feature = "mysql"))]
         Dialect::Mysql => {
             let message = "this build has no MySQL; build with the feature `mysql`";
@@ -279,8 +278,8 @@ pub(super) fn inspected(
 
 /// Writes the record: a claim that outlives this transaction, or its outcome. Returns its epoch.
 pub(super) async fn put(
-    port: Port,
-    ask: Ask,
+    tx: &mut OpenTx<'_, impl Tx>,
+    ask: &Ask,
     seen: Seen,
     state: State,
     retention: Retention,
@@ -296,22 +295,22 @@ pub(super) async fn put(
         seen.epoch.map(|epoch| encoding::number(epoch.0)).into(),
         i64::from(seen.carry).into(),
         encoding::state_code(state).into(),
-        encoding::effect_code(effect).into(),
+        encoding::effect_code(*effect).into(),
         owner.as_bytes()[..].into(),
-        encoding::number(lease_ms.min(encoding::MS_MAX)).into(),
+        encoding::number((*lease_ms).min(encoding::MS_MAX)).into(),
         retention_ms.into(),
         fingerprint.digest()[..].into(),
-        encoding::recipe_code(&fingerprint).into(),
+        encoding::recipe_code(fingerprint).into(),
         intent.operation().as_str().into(),
         intent.scope().as_str().into(),
         intent.key().as_str().into(),
         outcome.into(),
     ];
-    if port.dialect() == Dialect::Sqlite {
-        let rows = port.run(&EPOCH_SQLITE, Vec::new()).await?;
+    if tx.dialect() == Dialect::Sqlite {
+        let rows = tx.run(&EPOCH_SQLITE, Vec::new()).await?;
         values.push(rows.first().ok_or_else(no_row)?.int(0)?.into());
     }
-    let rows = port.run(&PUT, values).await?;
+    let rows = tx.run(&PUT, values).await?;
     let epoch = match rows.first() {
         Some(row) => row.int_or_null(0)?,
         None => None,

@@ -30,6 +30,7 @@ use crate::store::protect::Protection;
 /// ```
 /// # #[cfg(feature = "sqlite")] {
 /// use rusqlite::{Connection, OptionalExtension};
+/// use semel::blocking;
 /// use semel::tx::{Applied, Command, CommandError, Transition, TxError};
 ///
 /// let mut db = Connection::open_in_memory()?;
@@ -39,7 +40,7 @@ use crate::store::protect::Protection;
 ///
 /// let mut approve = |command: &Command<&str>| {
 ///     let tx = db.transaction().map_err(TxError::Work)?;
-///     let applied = command.once().apply_now(&tx, |tx| {
+///     let applied = blocking::apply_tx(command.once(), &tx, |tx| {
 ///         // The transition itself is conditional: the database guards the business race.
 ///         let moved = tx.query_row(
 ///             "UPDATE escalation SET status = 'approved', version = version + 1
@@ -258,21 +259,6 @@ impl<P: Serialize> CommandOnce<'_, P> {
     {
         let once = self.configured().map_err(|why| CommandError::Invalid { why })?;
         let applied = once.run_tx(tx, async |tx| stopped(work(tx).await)).await;
-        self.result_of(applied)
-    }
-
-    /// The same for `rusqlite`.
-    #[cfg(feature = "sqlite")]
-    pub fn apply_now<T, C, E>(
-        self,
-        tx: &rusqlite::Connection,
-        work: impl FnOnce(&rusqlite::Connection) -> Result<Transition<T, C>, E>,
-    ) -> Result<Applied<T, C>, CommandError<C, E>>
-    where
-        T: Remember,
-    {
-        let once = self.configured().map_err(|why| CommandError::Invalid { why })?;
-        let applied = once.run_now(tx, |tx| stopped(work(tx)));
         self.result_of(applied)
     }
 

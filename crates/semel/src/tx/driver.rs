@@ -1,13 +1,15 @@
 //! The seam to the caller's transaction: run a statement, read rows back.
 //!
-//! Everything in [`tx`](super) is written once, as a script over this seam with one text per SQL dialect.
-//! A driver is one implementation of [`Tx`] (or, for a synchronous one, a function that plays a script).
+//! Everything in [`tx`](super) is written once, over this seam, with one text per SQL dialect. A driver is one
+//! implementation of [`Tx`].
 
 use std::future::Future;
+use std::time::Duration;
 
 use bytes::Bytes;
 
 mod error;
+mod open_tx;
 #[cfg(feature = "sqlite")]
 mod over_rusqlite;
 #[cfg(feature = "mysql")]
@@ -18,12 +20,13 @@ mod over_sqlx_postgres;
 mod over_tokio_postgres;
 
 pub use error::{DriverError, DriverErrorKind};
+pub(crate) use open_tx::OpenTx;
 #[cfg(feature = "sqlite")]
-pub(crate) use over_rusqlite::{explain as explain_rusqlite, play_now};
+pub(crate) use over_rusqlite::{explain as explain_rusqlite, run as run_rusqlite};
 #[cfg(feature = "mysql")]
 pub(crate) use over_sqlx_mysql::fill as fill_mysql;
 #[cfg(feature = "postgres")]
-pub(crate) use over_tokio_postgres::bound as bound_postgres;
+pub(crate) use over_tokio_postgres::{bound as bound_postgres, run as run_tokio_postgres};
 
 /// The SQL a transaction understands.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -202,24 +205,27 @@ pub struct Statement {
 /// A separate trait with a single lifetime: an `async` closure that takes it is then `Send` where its parts are, and
 /// a web framework accepts the handler around it.
 pub trait Lend {
-    /// `&mut PgConnection` of sqlx, `&Transaction` of tokio_postgres.
+    /// `&mut PgConnection` of sqlx, `&Transaction` of tokio_postgres, `&Connection` of rusqlite.
     type Lent<'l>;
 }
 
 /// The caller's transaction, as semel uses it.
 ///
 /// Implemented for `sqlx::Transaction<'_, Postgres>` and `sqlx::PgConnection` (feature `sqlx-postgres`), for
-/// `sqlx::Transaction<'_, MySql>` and `sqlx::MySqlConnection` (feature `mysql`) and for
-/// `tokio_postgres::Transaction` (feature `postgres`). Pools that wrap one of them lend it by `&mut *tx`.
+/// `sqlx::Transaction<'_, MySql>` and `sqlx::MySqlConnection` (feature `mysql`), for
+/// `tokio_postgres::Transaction` (feature `postgres`) and for `&rusqlite::Connection` (feature `sqlite`; see
+/// `semel::blocking`). Pools that wrap one of them lend it by `&mut *tx`.
+///
+/// A future over a transaction can move between threads if the transaction can: all but rusqlite's.
 ///
 /// Laws of an implementation:
 /// - A statement runs inside the transaction the caller has open, in order, and nowhere else. Nothing here ever
 ///   begins, commits or rolls back; the caller does.
 /// - An error's [kind](DriverErrorKind) says what the database reported.
 /// - Dropping the future leaves the transaction to be rolled back.
-pub trait Tx: Lend + Send {
+pub trait Tx: Lend {
     /// Its SQL dialect.
-    const DIALECT: Dialect;
+    fn dialect(&self) -> Dialect;
 
     /// Whether a transaction is open, as far as the driver knows.
     fn is_open(&self) -> bool {
@@ -230,5 +236,10 @@ pub trait Tx: Lend + Send {
     fn lend(&mut self) -> Self::Lent<'_>;
 
     /// Runs one statement.
-    fn run(&mut self, statement: Statement) -> impl Future<Output = Result<Rows, DriverError>> + Send;
+    fn run(&mut self, statement: Statement) -> impl Future<Output = Result<Rows, DriverError>>;
+
+    /// Waits without touching the database.
+    fn pause(&mut self, pause: Duration) -> impl Future<Output = ()> {
+        tokio::time::sleep(pause)
+    }
 }

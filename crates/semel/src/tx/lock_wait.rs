@@ -1,8 +1,7 @@
 //! MySQL and MariaDB: what is left of the transaction after a lock wait timeout.
 
 use super::claim::no_row;
-use super::driver::{DriverError, DriverErrorKind, Sql};
-use super::script::Port;
+use super::driver::{DriverError, DriverErrorKind, OpenTx, Sql, Tx};
 
 const AFTER_LOCK_FAILURE: Sql =
     Sql { postgres: "", mysql: include_str!("sql/not_had_mysql.sql"), sqlite: "" };
@@ -17,11 +16,14 @@ pub(super) enum LockFailure {
 
 /// After a packet that failed to take a lock: restores the caller's timeout, and finds out whether the transaction
 /// still exists.
-pub(super) async fn lock_failure(port: &Port, error: DriverError) -> Result<LockFailure, DriverError> {
+pub(super) async fn lock_failure(
+    tx: &mut OpenTx<'_, impl Tx>,
+    error: DriverError,
+) -> Result<LockFailure, DriverError> {
     if error.kind() == DriverErrorKind::Lost {
         return Err(error);
     }
-    let asked = port.run(&AFTER_LOCK_FAILURE, Vec::new()).await;
+    let asked = tx.run(&AFTER_LOCK_FAILURE, Vec::new()).await;
     match error.kind() {
         DriverErrorKind::Busy => {
             let asked = asked?;

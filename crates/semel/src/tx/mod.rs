@@ -9,7 +9,7 @@
 //! | [`once_tx`], [`Once`] | the work, unless it was committed before |
 //! | [`Phases`] | recovery points: atomic phases around remote calls |
 //! | [`Command`] | requests with an expected version: retry, conflict and mismatch kept apart |
-//! | [`sqlite`] | the same for `rusqlite`, as ordinary functions |
+//! | [`sqlite`] | the tables in the application's own SQLite file, and a reader for them |
 //! | [`driver`] | the seam to the caller's transaction: one statement, rows back |
 //! | [`ledger`] | double-entry postings, each once |
 //! | [`mod@reference`] | a provider's reference for the result, under one intent only |
@@ -18,7 +18,6 @@
 //! | `wait_queue` | one waiter per intent and process; the others wait in memory |
 //! | `mysql`, `lock_wait` | MySQL and MariaDB only: their claim, and lock wait timeouts |
 //! | `stored_value` | how an answer is stored: an outcome, or a value as JSON |
-//! | `script` | logic written once for all drivers |
 
 mod claim;
 mod command;
@@ -31,7 +30,6 @@ mod mysql;
 mod once;
 mod phases;
 pub mod reference;
-pub(crate) mod script;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 mod stored_value;

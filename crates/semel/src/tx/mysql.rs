@@ -23,9 +23,8 @@
 //! - Failed work is undone here, not left to a rollback: a caller may take its error for an answer and commit.
 
 use super::claim::{Ask, Inspected, inspected, no_row};
-use super::driver::{DriverError, Sql, Value};
+use super::driver::{DriverError, OpenTx, Sql, Tx, Value};
 use super::lock_wait::{LockFailure, lock_failure};
-use super::script::Port;
 use crate::intent::identity::{Epoch, Owner};
 use crate::store::encoding;
 
@@ -40,7 +39,7 @@ const fn only(mysql: &'static str) -> Sql {
 }
 
 /// Locks the intent's row, and reads it. Locked elsewhere: another transaction kept it for more than a second.
-pub(super) async fn inspect(port: &Port, ask: &Ask) -> Result<Inspected, DriverError> {
+pub(super) async fn inspect(tx: &mut OpenTx<'_, impl Tx>, ask: &Ask) -> Result<Inspected, DriverError> {
     let id = || Value::from(&ask.intent.id().as_bytes()[..]);
     let values = vec![
         id(),
@@ -51,13 +50,13 @@ pub(super) async fn inspect(port: &Port, ask: &Ask) -> Result<Inspected, DriverE
         ask.intent.scope().as_str().into(),
         ask.intent.key().as_str().into(),
     ];
-    let rows = match port.run(&INSPECT, values).await {
+    let rows = match tx.run(&INSPECT, values).await {
         Ok(rows) => rows,
-        Err(error) => match lock_failure(port, error).await? {
+        Err(error) => match lock_failure(tx, error).await? {
             LockFailure::LockedElsewhere => return Ok(Inspected::locked_elsewhere()),
             // A committed outcome can be replayed in a read-only transaction.
             LockFailure::ReadOnly => {
-                let rows = port.run(&INSPECT_READ_ONLY, vec![id()]).await?;
+                let rows = tx.run(&INSPECT_READ_ONLY, vec![id()]).await?;
                 let row = rows.first().ok_or_else(no_row)?;
                 let mut inspected = inspected(row, 1, true, false, row.int(0)?)?;
                 inspected.head = inspected.head.filter(|head| head.epoch != Epoch(0));
@@ -70,7 +69,7 @@ pub(super) async fn inspect(port: &Port, ask: &Ask) -> Result<Inspected, DriverE
     // Epoch 0: this very statement inserted the row, or an older version left it behind without undoing it.
     if let Some(head) = inspected.head.filter(|head| head.epoch == Epoch(0)) {
         if head.owner != ask.owner {
-            take(port, ask).await?;
+            take(tx, ask).await?;
         }
         inspected.head = None;
     }
@@ -78,13 +77,17 @@ pub(super) async fn inspect(port: &Port, ask: &Ask) -> Result<Inspected, DriverE
 }
 
 /// Records the new owner in a row that existed before.
-pub(super) async fn take(port: &Port, ask: &Ask) -> Result<(), DriverError> {
+pub(super) async fn take(tx: &mut OpenTx<'_, impl Tx>, ask: &Ask) -> Result<(), DriverError> {
     let values = vec![ask.intent.id().as_bytes()[..].into(), ask.owner.as_bytes()[..].into()];
-    port.run(&TAKE, values).await.map(drop)
+    tx.run(&TAKE, values).await.map(drop)
 }
 
 /// Undoes what [`inspect`] and [`take`] have written. `before`: the previous owner, if there was a row.
-pub(super) async fn undo(port: &Port, ask: &Ask, before: Option<Owner>) -> Result<(), DriverError> {
+pub(super) async fn undo(
+    tx: &mut OpenTx<'_, impl Tx>,
+    ask: &Ask,
+    before: Option<Owner>,
+) -> Result<(), DriverError> {
     let mut values: Vec<Value> = vec![ask.intent.id().as_bytes()[..].into(), ask.owner.as_bytes()[..].into()];
     let undo = match before {
         None => &UNDO_INSERT,
@@ -93,5 +96,5 @@ pub(super) async fn undo(port: &Port, ask: &Ask, before: Option<Owner>) -> Resul
             &UNDO_TAKE
         }
     };
-    port.run(undo, values).await.map(drop)
+    tx.run(undo, values).await.map(drop)
 }

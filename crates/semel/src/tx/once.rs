@@ -3,9 +3,8 @@
 use std::time::Duration;
 
 use super::claim::{self, Ask, Claimed, Seen};
-use super::driver::{DriverError, DriverErrorKind, Tx};
+use super::driver::{DriverError, DriverErrorKind, OpenTx, Tx};
 use super::error::TxError;
-use super::script::play;
 use super::stored_value::{Kept, Remember};
 use crate::crash;
 use crate::intent::fingerprint::Fingerprint;
@@ -145,8 +144,7 @@ impl Once {
         T: Remember,
     {
         crash::point(crash::BEFORE_CLAIM);
-        let ask = self.ask.clone();
-        let claimed = play(tx, |port| claim::claim(port, ask)).await?;
+        let claimed = claim::claim(&mut OpenTx::new(tx)?, &self.ask).await;
         let seen = match begun(claimed.and_then(|claimed| self.revealed(claimed)).map_err(TxError::or_work)?)?
         {
             Begun::Run(seen) => seen,
@@ -155,14 +153,14 @@ impl Once {
         let value = match work(tx.lend()).await {
             Ok(value) => value,
             Err(error) => {
-                let ask = self.ask;
-                return Err(undone(play(tx, |port| claim::undo(port, ask, seen)).await.flatten(), error));
+                let undo = async { claim::undo(&mut OpenTx::new(tx)?, &self.ask, seen).await };
+                return Err(undone(undo.await, error));
             }
         };
-        let outcome = self.protected(ended(&value)?)?;
-        let finish =
-            |port| claim::put(port, self.ask, seen, State::Completed, self.retention, Some(outcome.encode()));
-        play(tx, finish).await?.map_err(TxError::or_work)?;
+        let outcome = Some(self.protected(ended(&value)?)?.encode());
+        let mut tx = OpenTx::new(tx)?;
+        let finished = claim::put(&mut tx, &self.ask, seen, State::Completed, self.retention, outcome).await;
+        finished.map_err(TxError::or_work)?;
         crash::point(crash::AFTER_FINISH);
         Ok(TxReply { value, replayed: false })
     }
@@ -178,13 +176,13 @@ fn undone<E>(undone: Result<(), DriverError>, error: E) -> TxError<E> {
     }
 }
 
-pub(super) enum Begun<T> {
+enum Begun<T> {
     Run(Seen),
     Replay(TxReply<T>),
 }
 
-/// Before the work, for both kinds of drivers.
-pub(super) fn begun<T: Remember, E>(claimed: Claimed) -> Result<Begun<T>, TxError<E>> {
+/// Before the work.
+fn begun<T: Remember, E>(claimed: Claimed) -> Result<Begun<T>, TxError<E>> {
     match claimed {
         Claimed::Run(seen) => {
             crash::point(crash::AFTER_CLAIM);
@@ -198,40 +196,10 @@ pub(super) fn begun<T: Remember, E>(claimed: Claimed) -> Result<Begun<T>, TxErro
     }
 }
 
-/// After the work, for both kinds of drivers.
-pub(super) fn ended<T: Remember, E>(value: &T) -> Result<Outcome, TxError<E>> {
+/// After the work.
+fn ended<T: Remember, E>(value: &T) -> Result<Outcome, TxError<E>> {
     crash::point(crash::AFTER_EFFECT);
     let outcome = value.remember().map_err(|why| TxError::Value { why })?;
     crash::point(crash::BEFORE_FINISH);
     Ok(outcome)
-}
-
-#[cfg(feature = "sqlite")]
-impl Once {
-    /// See [`sqlite::once_tx`](super::sqlite::once_tx).
-    pub fn run_now<T, E>(
-        self,
-        tx: &rusqlite::Connection,
-        work: impl FnOnce(&rusqlite::Connection) -> Result<T, E>,
-    ) -> Result<TxReply<T>, TxError<E>>
-    where
-        T: Remember,
-    {
-        use super::driver::play_now;
-        crash::point(crash::BEFORE_CLAIM);
-        let ask = self.ask.clone();
-        let claimed = play_now(tx, |port| claim::claim(port, ask))?;
-        let seen = match begun(claimed.and_then(|claimed| self.revealed(claimed)).map_err(TxError::or_work)?)?
-        {
-            Begun::Run(seen) => seen,
-            Begun::Replay(reply) => return Ok(reply),
-        };
-        let value = work(tx).map_err(TxError::Work)?;
-        let outcome = self.protected(ended(&value)?)?;
-        let finish =
-            |port| claim::put(port, self.ask, seen, State::Completed, self.retention, Some(outcome.encode()));
-        play_now(tx, finish)?.map_err(TxError::or_work)?;
-        crash::point(crash::AFTER_FINISH);
-        Ok(TxReply { value, replayed: false })
-    }
 }

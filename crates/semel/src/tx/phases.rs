@@ -9,10 +9,9 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::claim::{self, Ask, Claimed};
-use super::driver::Tx;
+use super::driver::{OpenTx, Tx};
 use super::error::TxError;
 use super::once::TxReply;
-use super::script::{Port, play};
 use super::stored_value::{Kept, Remember};
 use crate::crash;
 use crate::intent::fingerprint::Fingerprint;
@@ -174,15 +173,7 @@ impl Phases {
         X: Tx,
         T: Remember,
     {
-        let ask = self.with_new_owner();
-        play(tx, |port| self.clone().start(port, ask)).await??.recalled()
-    }
-
-    /// The same for `rusqlite`.
-    #[cfg(feature = "sqlite")]
-    pub fn start_now<T: Remember>(&self, tx: &rusqlite::Connection) -> Result<Started<T>, TxError> {
-        let ask = self.with_new_owner();
-        super::driver::play_now(tx, |port| self.clone().start(port, ask))??.recalled()
+        self.clone().start(&mut OpenTx::new(tx)?, self.with_new_owner()).await?.recalled()
     }
 
     /// Each start is a new attempt: two with one owner token would both believe the claim theirs.
@@ -190,22 +181,22 @@ impl Phases {
         Ask { owner: Owner::random(), ..self.ask.clone() }
     }
 
-    async fn start(self, port: Port, ask: Ask) -> Result<Begun, TxError> {
+    async fn start(self, tx: &mut OpenTx<'_, impl Tx>, ask: Ask) -> Result<Begun, TxError> {
         crash::point(crash::BEFORE_CLAIM);
-        let seen = match claim::claim(port.clone(), ask.clone()).await? {
+        let seen = match claim::claim(tx, &ask).await? {
             Claimed::Replay(verdict, stored) => {
                 let outcome = Kept::whole(&ask.intent).reveal(&self.protection, stored)?;
                 return Ok(Begun::Ended(verdict, outcome));
             }
             Claimed::Run(seen) => seen,
         };
-        let done = steps::done(&port, &ask.intent, seen.is_takeover()).await?;
+        let done = steps::done(tx, &ask.intent, seen.is_takeover()).await?;
         self.check(&done)?;
         let done = self.names.iter().zip(done).map(|(name, phase)| {
             Kept::phase(&ask.intent, name).reveal(&self.protection, decoded(phase.outcome)?)
         });
         let done = done.collect::<Result<_, TxError>>()?;
-        let epoch = claim::put(port, ask.clone(), seen, State::InProgress, self.retention, None).await?;
+        let epoch = claim::put(tx, &ask, seen, State::InProgress, self.retention, None).await?;
         crash::point(crash::AFTER_CLAIM);
         let (names, retention, protection) = (self.names, self.retention, Box::new(self.protection));
         Ok(Begun::Run(PhaseRun { ask, names, retention, protection, epoch, done }))
@@ -292,9 +283,8 @@ impl PhaseRun {
         X: Tx,
         T: Remember,
     {
-        let (position, ask) = (self.position(phase).map_err(TxError::or_work)?, self.ask.clone());
-        let (epoch, attempt) = (self.epoch, Owner::random());
-        let before = play(tx, |port| steps::before(port, ask, epoch, position, attempt)).await?;
+        let (position, attempt) = (self.position(phase).map_err(TxError::or_work)?, Owner::random());
+        let before = steps::before(&mut OpenTx::new(tx)?, &self.ask, self.epoch, position, attempt).await;
         if let Some(stored) = before.map_err(TxError::or_work)? {
             let value = self.recalled(position, stored).map_err(TxError::or_work)?;
             return Ok(TxReply { value, replayed: true });
@@ -302,34 +292,7 @@ impl PhaseRun {
         crash::point(crash::BEFORE_EFFECT);
         let value = work(tx.lend()).await.map_err(TxError::Work)?;
         let after = self.after(position, attempt, &value).map_err(TxError::or_work)?;
-        play(tx, |port| steps::after(port, after)).await?.map_err(TxError::or_work)?;
-        crash::point(crash::AFTER_FINISH);
-        Ok(TxReply { value, replayed: false })
-    }
-
-    /// The same for `rusqlite`.
-    #[cfg(feature = "sqlite")]
-    pub fn phase_now<T, E>(
-        &mut self,
-        tx: &rusqlite::Connection,
-        phase: &str,
-        work: impl FnOnce(&rusqlite::Connection) -> Result<T, E>,
-    ) -> Result<TxReply<T>, TxError<E>>
-    where
-        T: Remember,
-    {
-        use super::driver::play_now;
-        let (position, ask) = (self.position(phase).map_err(TxError::or_work)?, self.ask.clone());
-        let attempt = Owner::random();
-        let before = play_now(tx, |port| steps::before(port, ask, self.epoch, position, attempt))?;
-        if let Some(stored) = before.map_err(TxError::or_work)? {
-            let value = self.recalled(position, stored).map_err(TxError::or_work)?;
-            return Ok(TxReply { value, replayed: true });
-        }
-        crash::point(crash::BEFORE_EFFECT);
-        let value = work(tx).map_err(TxError::Work)?;
-        let after = self.after(position, attempt, &value).map_err(TxError::or_work)?;
-        play_now(tx, |port| steps::after(port, after))?.map_err(TxError::or_work)?;
+        steps::after(&mut OpenTx::new(tx)?, after).await.map_err(TxError::or_work)?;
         crash::point(crash::AFTER_FINISH);
         Ok(TxReply { value, replayed: false })
     }

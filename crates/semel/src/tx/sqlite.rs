@@ -1,13 +1,9 @@
-//! Once inside a `rusqlite` transaction on the application's own database: ordinary functions, no runtime.
+//! semel's tables in the application's own SQLite database: how they get there, and who else reads them. What runs in
+//! its transactions is [`blocking`](crate::blocking).
 
 use rusqlite::{Connection, OptionalExtension};
 
 use super::driver::{DriverError, DriverErrorKind};
-use super::error::TxError;
-use super::once::{Once, TxReply};
-use super::stored_value::Remember;
-use crate::intent::fingerprint::Fingerprint;
-use crate::intent::identity::Intent;
 
 mod reader;
 mod sweep;
@@ -56,52 +52,4 @@ fn bring_up(connection: &Connection) -> Result<u32, DriverError> {
         return Err(DriverError::new(DriverErrorKind::Other, message));
     }
     Ok(version)
-}
-
-/// Runs `work` in the transaction open on `tx` unless the intent was committed before; then replays its outcome. The
-/// same as [`once_tx`](super::once_tx()), for a synchronous driver.
-///
-/// ```
-/// use rusqlite::{Connection, TransactionBehavior};
-/// use semel::intent::fingerprint::Recipe;
-/// use semel::{Intent, Key, Operation, Scope, tx::sqlite};
-///
-/// fn pay(db: &mut Connection, key: &str, cents: i64) -> Result<i64, Box<dyn std::error::Error>> {
-///     let intent =
-///         Intent::new(Scope::tenant("acme")?, Operation::new("payment.create")?, Key::new(key)?);
-///     let asked = Recipe::default().value(&("EUR", cents))?;
-///
-///     let tx = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
-///     let payment = sqlite::once_tx(&tx, &intent, asked, |tx| {
-///         tx.execute("INSERT INTO payment (cents) VALUES (?1)", [cents])?;
-///         Ok::<_, rusqlite::Error>(tx.last_insert_rowid())
-///     })?;
-///     tx.commit()?;
-///     Ok(payment.value)
-/// }
-///
-/// let mut db = Connection::open_in_memory()?;
-/// db.execute_batch("CREATE TABLE payment (id INTEGER PRIMARY KEY, cents INTEGER NOT NULL)")?;
-/// sqlite::migrate(&db)?;
-/// assert_eq!(pay(&mut db, "order-1001", 4200)?, 1);
-/// assert_eq!(pay(&mut db, "order-1001", 4200)?, 1);
-/// assert_eq!(db.query_row("SELECT count(*) FROM payment", [], |row| row.get::<_, i64>(0))?, 1);
-/// assert!(pay(&mut db, "order-1001", 9900).is_err(), "the same key for another amount");
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-///
-/// SQLite has one writer. In an immediate transaction that is the caller, and this call does not wait. In a deferred
-/// one this call becomes the writer first, and waits for another one: as long as the connection's busy timeout says,
-/// then up to [`Once::wait`]; after that [`TxError::Busy`]. A deferred transaction that has read something before,
-/// and was overtaken by a writer since, cannot become one: [`TxError::Retry`].
-pub fn once_tx<T, E>(
-    tx: &Connection,
-    intent: &Intent,
-    fingerprint: Fingerprint,
-    work: impl FnOnce(&Connection) -> Result<T, E>,
-) -> Result<TxReply<T>, TxError<E>>
-where
-    T: Remember,
-{
-    Once::new(intent, fingerprint).run_now(tx, work)
 }

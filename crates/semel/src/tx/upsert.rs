@@ -7,8 +7,7 @@
 //!
 //! They run the caller's own statement, unchanged. Each says what it has to look like.
 
-use super::driver::{Dialect, DriverError, DriverErrorKind, Rows, Sql, Tx, Value};
-use super::script::{Port, play};
+use super::driver::{Dialect, DriverError, DriverErrorKind, OpenTx, Rows, Sql, Tx, Value};
 
 /// The result of an insert.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -35,17 +34,7 @@ pub enum Updated {
 /// `INSERT … ON CONFLICT (…) DO NOTHING RETURNING 1`. MySQL has no `RETURNING`, and counts are not reliable there (a
 /// driver may ask for rows found instead of rows changed): use `INSERT IGNORE …` and know that it waits on locks.
 pub async fn insert<X: Tx>(tx: &mut X, sql: &Sql, values: Vec<Value>) -> Result<Inserted, DriverError> {
-    play(tx, |port| inserted(port, sql, values)).await?
-}
-
-/// As [`insert`], in the transaction that is open on a rusqlite connection.
-#[cfg(feature = "sqlite")]
-pub fn insert_now(
-    connection: &rusqlite::Connection,
-    sql: &Sql,
-    values: Vec<Value>,
-) -> Result<Inserted, DriverError> {
-    super::driver::play_now(connection, |port| inserted(port, sql, values))?
+    Ok(if changes_one(tx, sql, values).await? { Inserted::New } else { Inserted::There })
 }
 
 /// Changes one row if it is in the version that was read, or is newer than what is there.
@@ -55,35 +44,17 @@ pub fn insert_now(
 /// `INSERT … ON CONFLICT (id) DO UPDATE SET … WHERE excluded.version > t.version`. More than one changed row is an
 /// error, because then the statement did not name one row; roll back.
 pub async fn update<X: Tx>(tx: &mut X, sql: &Sql, values: Vec<Value>) -> Result<Updated, DriverError> {
-    play(tx, |port| updated(port, sql, values)).await?
-}
-
-/// As [`update`], in the transaction that is open on a rusqlite connection.
-#[cfg(feature = "sqlite")]
-pub fn update_now(
-    connection: &rusqlite::Connection,
-    sql: &Sql,
-    values: Vec<Value>,
-) -> Result<Updated, DriverError> {
-    super::driver::play_now(connection, |port| updated(port, sql, values))?
-}
-
-async fn inserted(port: Port, sql: &Sql, values: Vec<Value>) -> Result<Inserted, DriverError> {
-    let rows = port.run(sql, values).await?;
-    Ok(if one_at_most(&port, &rows)? { Inserted::New } else { Inserted::There })
-}
-
-async fn updated(port: Port, sql: &Sql, values: Vec<Value>) -> Result<Updated, DriverError> {
-    let rows = port.run(sql, values).await?;
-    Ok(if one_at_most(&port, &rows)? { Updated::Done } else { Updated::Stale })
+    Ok(if changes_one(tx, sql, values).await? { Updated::Done } else { Updated::Stale })
 }
 
 /// Whether a row was changed. MySQL counts an upsert that changed a row as two.
-fn one_at_most(port: &Port, rows: &Rows) -> Result<bool, DriverError> {
-    match rows.changed.max(rows.rows.len() as u64) {
+async fn changes_one(tx: &mut impl Tx, sql: &Sql, values: Vec<Value>) -> Result<bool, DriverError> {
+    let mut tx = OpenTx::new(tx)?;
+    let Rows { rows, changed } = tx.run(sql, values).await?;
+    match changed.max(rows.len() as u64) {
         0 => Ok(false),
         1 => Ok(true),
-        2 if port.dialect() == Dialect::Mysql => Ok(true),
+        2 if tx.dialect() == Dialect::Mysql => Ok(true),
         many => {
             let message = format!(
                 "{many} rows were changed where one was meant: the statement has to name one row by its key"

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, TransactionBehavior};
+use semel::blocking;
 use semel::inbox::consumer::{
     Consumer, ConsumerMetrics, ConsumerOptions, DeadLetter, DeadLetters, Handler, HandlerError, Message,
 };
@@ -59,14 +60,14 @@ impl Handler for Effects {
         }
         let mut db = self.db.lock().unwrap();
         let tx = db.transaction_with_behavior(TransactionBehavior::Immediate).unwrap();
-        let marked = Inbox::new("mail").unwrap().mark_all_now(&tx, messages)?;
+        let marked = blocking::mark_all_tx(&Inbox::new("mail").unwrap(), &tx, messages)?;
         for at in marked.fresh() {
             tx.execute("INSERT INTO effect (text) VALUES (?1)", [text(&messages[at])]).unwrap();
             if let Some(failed) = (self.trouble)(&text(&messages[at])) {
                 return Err(failed);
             }
         }
-        marked.end_now(&tx)?;
+        blocking::end_tx(marked, &tx)?;
         tx.commit().map_err(HandlerError::transient)
     }
 }

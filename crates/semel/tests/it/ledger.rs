@@ -8,8 +8,8 @@ use rusqlite::{Connection, TransactionBehavior};
 use semel::tx::driver::{Dialect, DriverErrorKind, Sql};
 use semel::tx::ledger::{self, Account, AccountId, LedgerError, Posting, PostingId};
 use semel::tx::reference::{self, ReferenceError};
-use semel::tx::upsert::{self, Inserted, Updated};
-use semel::{Intent, Key, Operation, Scope};
+use semel::tx::upsert::{Inserted, Updated};
+use semel::{Intent, Key, Operation, Scope, blocking};
 use tempfile::TempDir;
 
 fn intent(key: &str) -> Intent {
@@ -29,13 +29,13 @@ impl Book {
         connection.execute_batch(reference::schema(Dialect::Sqlite)).unwrap();
         let tx = connection.transaction().unwrap();
         for name in ["bank", "revenue"] {
-            ledger::open_now(&tx, &Account::new(name, "EUR").unwrap()).unwrap();
+            blocking::ledger::open(&tx, &Account::new(name, "EUR").unwrap()).unwrap();
         }
         for n in 0..4 {
             let id = format!("customer:{n}");
-            ledger::open_now(&tx, &Account::new(&id, "EUR").unwrap().floor(0).unwrap()).unwrap();
+            blocking::ledger::open(&tx, &Account::new(&id, "EUR").unwrap().floor(0).unwrap()).unwrap();
             let funding = Posting::of(&intent(&id)).line("bank", -1_000).unwrap().line(&id, 1_000).unwrap();
-            ledger::post_now(&tx, &funding).unwrap();
+            blocking::ledger::post(&tx, &funding).unwrap();
         }
         tx.commit().unwrap();
         book
@@ -50,12 +50,12 @@ impl Book {
     fn imbalances(&self) -> Vec<String> {
         let mut connection = self.connect();
         let tx = connection.transaction().unwrap();
-        ledger::check_now(&tx).unwrap().into_iter().map(|it| it.kind).collect()
+        blocking::ledger::check(&tx).unwrap().into_iter().map(|it| it.kind).collect()
     }
 }
 
 fn balance(connection: &mut Connection, account: &str) -> i64 {
-    ledger::balance_now(&connection.transaction().unwrap(), &AccountId::new(account).unwrap()).unwrap()
+    blocking::ledger::balance(&connection.transaction().unwrap(), &AccountId::new(account).unwrap()).unwrap()
 }
 
 fn two(key: &str, from: &str, to: &str, amount: i64) -> Posting {
@@ -67,9 +67,9 @@ fn the_same_operation_is_posted_once_and_with_other_lines_refused() {
     let book = Book::new();
     let mut connection = book.connect();
     let tx = connection.transaction().unwrap();
-    let first = ledger::post_now(&tx, &two("k", "customer:0", "revenue", 300)).unwrap();
+    let first = blocking::ledger::post(&tx, &two("k", "customer:0", "revenue", 300)).unwrap();
     assert!(!first.already && first.posted_at_ms > 1_600_000_000_000);
-    let again = ledger::post_now(&tx, &two("k", "customer:0", "revenue", 300)).unwrap();
+    let again = blocking::ledger::post(&tx, &two("k", "customer:0", "revenue", 300)).unwrap();
     assert!(again.already && again.posted_at_ms == first.posted_at_ms && again.id == first.id);
     for other in [
         two("k", "customer:0", "revenue", 301),
@@ -78,11 +78,11 @@ fn the_same_operation_is_posted_once_and_with_other_lines_refused() {
         two("k", "customer:0", "revenue", 5_000),
         two("k", "customer:0", "nowhere", 300),
     ] {
-        assert!(matches!(ledger::post_now(&tx, &other), Err(LedgerError::Mismatch)));
+        assert!(matches!(blocking::ledger::post(&tx, &other), Err(LedgerError::Mismatch)));
     }
     // Another step of the same intent is another posting.
     let fee = Posting::step(&intent("k"), "fee").line("customer:0", -5).unwrap().line("revenue", 5).unwrap();
-    assert!(!ledger::post_now(&tx, &fee).unwrap().already);
+    assert!(!blocking::ledger::post(&tx, &fee).unwrap().already);
     tx.commit().unwrap();
     assert_eq!(balance(&mut connection, "customer:0"), 695);
     assert_eq!(book.imbalances(), [""; 0]);
@@ -93,7 +93,7 @@ fn what_is_refused_leaves_the_transaction_as_it_was() {
     let book = Book::new();
     let mut connection = book.connect();
     let tx = connection.transaction().unwrap();
-    ledger::open_now(&tx, &Account::new("dollars", "USD").unwrap()).unwrap();
+    blocking::ledger::open(&tx, &Account::new("dollars", "USD").unwrap()).unwrap();
     let changes = tx.total_changes();
     let refused = [
         (two("a", "customer:0", "revenue", 1_001), "would fall below its floor"),
@@ -118,13 +118,13 @@ fn what_is_refused_leaves_the_transaction_as_it_was() {
         ),
     ];
     for (posting, says) in refused {
-        let error = ledger::post_now(&tx, &posting).unwrap_err().to_string();
+        let error = blocking::ledger::post(&tx, &posting).unwrap_err().to_string();
         assert!(error.contains(says), "{says}: {error}");
     }
     let other = Account::new("dollars", "EUR").unwrap();
-    assert!(matches!(ledger::open_now(&tx, &other), Err(LedgerError::AccountDiffers(_))));
+    assert!(matches!(blocking::ledger::open(&tx, &other), Err(LedgerError::AccountDiffers(_))));
     assert_eq!(tx.total_changes(), changes, "something was written");
-    assert!(!ledger::post_now(&tx, &two("a", "customer:0", "revenue", 1_000)).unwrap().already);
+    assert!(!blocking::ledger::post(&tx, &two("a", "customer:0", "revenue", 1_000)).unwrap().already);
     tx.commit().unwrap();
     assert_eq!(book.imbalances(), [""; 0]);
     // Names, zeros, floors and too many lines are refused before anything is asked.
@@ -134,7 +134,7 @@ fn what_is_refused_leaves_the_transaction_as_it_was() {
     let full =
         (0..ledger::LINES_MAX).try_fold(Posting::of(&intent("a")), |it, _| it.line("bank", 1)).unwrap();
     assert!(matches!(full.line("bank", 1), Err(LedgerError::TooManyLines)));
-    let no_transaction = ledger::post_now(&connection, &two("b", "bank", "revenue", 1)).unwrap_err();
+    let no_transaction = blocking::ledger::post(&connection, &two("b", "bank", "revenue", 1)).unwrap_err();
     assert!(
         matches!(&no_transaction, LedgerError::Driver(error) if error.kind() == DriverErrorKind::NoTransaction)
     );
@@ -146,13 +146,13 @@ fn sums_beyond_64_bits_are_errors_and_not_wrapped() {
     let mut connection = book.connect();
     let tx = connection.transaction().unwrap();
     for n in 0..3 {
-        ledger::post_now(&tx, &two(&format!("k{n}"), "bank", "revenue", i64::MAX / 2)).unwrap();
+        blocking::ledger::post(&tx, &two(&format!("k{n}"), "bank", "revenue", i64::MAX / 2)).unwrap();
     }
     let revenue = AccountId::new("revenue").unwrap();
-    assert!(matches!(ledger::balance_now(&tx, &revenue), Err(LedgerError::Overflow)));
-    ledger::post_now(&tx, &two("k3", "revenue", "bank", i64::MAX / 2)).unwrap();
-    assert_eq!(ledger::balance_now(&tx, &revenue).unwrap(), i64::MAX / 2 * 2);
-    assert!(ledger::check_now(&tx).unwrap().is_empty());
+    assert!(matches!(blocking::ledger::balance(&tx, &revenue), Err(LedgerError::Overflow)));
+    blocking::ledger::post(&tx, &two("k3", "revenue", "bank", i64::MAX / 2)).unwrap();
+    assert_eq!(blocking::ledger::balance(&tx, &revenue).unwrap(), i64::MAX / 2 * 2);
+    assert!(blocking::ledger::check(&tx).unwrap().is_empty());
 }
 
 /// Operation `n` always wants the same, from every caller.
@@ -191,7 +191,7 @@ fn duplicates_from_many_threads_keep_the_sum_and_the_floors() {
                             TransactionBehavior::Deferred
                         };
                         let tx = connection.transaction_with_behavior(behavior).unwrap();
-                        match ledger::post_now(&tx, &posting) {
+                        match blocking::ledger::post(&tx, &posting) {
                             Ok(receipt) if commits && tx.commit().is_ok() => {
                                 let seen = (receipt.posted_at_ms, receipt.already);
                                 receipts_by_id.lock().unwrap().entry(receipt.id).or_default().push(seen);
@@ -265,19 +265,19 @@ fn one_result_is_booked_under_one_intent() {
     let tx = connection.transaction().unwrap();
     let (mine, yours) = (intent("mine"), intent("yours"));
     for _ in 0..2 {
-        reference::record_now(&tx, &mine, "stripe", "ch_secret").unwrap();
+        blocking::reference::record(&tx, &mine, "stripe", "ch_secret").unwrap();
     }
-    reference::record_now(&tx, &mine, "stripe", "ch_8").unwrap();
-    reference::record_now(&tx, &yours, "paypal", "ch_secret").unwrap();
-    reference::record_now(&tx, &yours, "stripe", "CH_SECRET").unwrap();
-    let taken = reference::record_now(&tx, &yours, "stripe", "ch_secret").unwrap_err();
+    blocking::reference::record(&tx, &mine, "stripe", "ch_8").unwrap();
+    blocking::reference::record(&tx, &yours, "paypal", "ch_secret").unwrap();
+    blocking::reference::record(&tx, &yours, "stripe", "CH_SECRET").unwrap();
+    let taken = blocking::reference::record(&tx, &yours, "stripe", "ch_secret").unwrap_err();
     assert!(matches!(&taken, ReferenceError::Taken { provider } if provider == "stripe"), "{taken:?}");
     let says = format!("{taken} {taken:?}");
     assert!(!says.contains("ch_secret") && !says.contains("mine"), "{says}");
-    assert_eq!(reference::find_now(&tx, "stripe", "ch_secret").unwrap(), Some(mine.id()));
-    assert_eq!(reference::find_now(&tx, "stripe", "ch_none").unwrap(), None);
+    assert_eq!(blocking::reference::find(&tx, "stripe", "ch_secret").unwrap(), Some(mine.id()));
+    assert_eq!(blocking::reference::find(&tx, "stripe", "ch_none").unwrap(), None);
     for (provider, name) in [("", "a"), ("a b", "a"), ("a", ""), ("a", "x\n"), ("a", &"x".repeat(256))] {
-        assert!(reference::record_now(&tx, &mine, provider, name).is_err());
+        assert!(blocking::reference::record(&tx, &mine, provider, name).is_err());
     }
 }
 
@@ -287,25 +287,27 @@ fn a_statement_says_whether_it_was_a_repetition() {
     connection.execute_batch("CREATE TABLE t (id INTEGER PRIMARY KEY, v INTEGER, version INTEGER)").unwrap();
     let tx = connection.transaction().unwrap();
     let insert = sqlite("INSERT INTO t VALUES (?1, 0, 1) ON CONFLICT (id) DO NOTHING RETURNING 1");
-    assert_eq!(upsert::insert_now(&tx, &insert, vec![7.into()]).unwrap(), Inserted::New);
-    assert_eq!(upsert::insert_now(&tx, &insert, vec![7.into()]).unwrap(), Inserted::There);
+    assert_eq!(blocking::upsert::insert(&tx, &insert, vec![7.into()]).unwrap(), Inserted::New);
+    assert_eq!(blocking::upsert::insert(&tx, &insert, vec![7.into()]).unwrap(), Inserted::There);
     let update = sqlite("UPDATE t SET v = ?2, version = version + 1 WHERE id = ?1 AND version = ?3");
-    let set =
-        |version: i64| upsert::update_now(&tx, &update, vec![7.into(), 5.into(), version.into()]).unwrap();
+    let set = |version: i64| {
+        blocking::upsert::update(&tx, &update, vec![7.into(), 5.into(), version.into()]).unwrap()
+    };
     assert_eq!((set(1), set(1), set(2)), (Updated::Done, Updated::Stale, Updated::Done));
     let forward = sqlite(
         "INSERT INTO t VALUES (?1, ?2, ?3) ON CONFLICT (id) DO UPDATE SET v = excluded.v, version = excluded.version \
          WHERE excluded.version > t.version",
     );
-    let put =
-        |version: i64| upsert::update_now(&tx, &forward, vec![7.into(), 9.into(), version.into()]).unwrap();
+    let put = |version: i64| {
+        blocking::upsert::update(&tx, &forward, vec![7.into(), 9.into(), version.into()]).unwrap()
+    };
     assert_eq!(
         (put(3), put(9), put(8), put(9)),
         (Updated::Stale, Updated::Done, Updated::Stale, Updated::Stale)
     );
-    upsert::insert_now(&tx, &insert, vec![8.into()]).unwrap();
+    blocking::upsert::insert(&tx, &insert, vec![8.into()]).unwrap();
     let careless = sqlite("UPDATE t SET v = 1");
-    assert!(upsert::update_now(&tx, &careless, vec![]).unwrap_err().to_string().contains("2 rows"));
+    assert!(blocking::upsert::update(&tx, &careless, vec![]).unwrap_err().to_string().contains("2 rows"));
 }
 
 fn sqlite(text: &'static str) -> Sql {

@@ -1,5 +1,6 @@
 //! Protected stores: every law holds, nothing readable reaches the disk, and what cannot be opened is held.
 
+use semel::blocking;
 use semel::conformance::Harness;
 use semel::store::memory::MemoryStore;
 use semel::store::protect::{Keys, Protected, Protection, SealKey};
@@ -271,7 +272,7 @@ fn once_in_a_transaction_is_protected_too() {
     let mut pay = |protection: Protection, may_run: bool| {
         let tx = db.transaction().unwrap();
         let once = Once::new(&intent("k"), asked).protect(protection);
-        let reply = once.run_now(&tx, |_| {
+        let reply = blocking::run_tx(once, &tx, |_| {
             assert!(may_run, "ran again");
             Ok::<_, rusqlite::Error>("Jane Doe".repeat(50))
         })?;
@@ -303,16 +304,18 @@ fn phases_are_protected_too() {
     let value = |name: &str| format!("Jane Doe {name}").repeat(50);
     {
         let tx = db.transaction().unwrap();
-        let Started::Run(mut run) = phases(everything()).start_now::<String>(&tx).unwrap() else { panic!() };
+        let Started::Run(mut run) = blocking::start_tx::<String>(&phases(everything()), &tx).unwrap() else {
+            panic!()
+        };
         for name in &NAMES[..2] {
-            run.phase_now(&tx, name, |_| Ok::<_, rusqlite::Error>(value(name))).unwrap();
+            blocking::phase_tx(&mut run, &tx, name, |_| Ok::<_, rusqlite::Error>(value(name))).unwrap();
         }
         tx.commit().unwrap();
     }
     assert!(!on_disk(&place, "Jane Doe"));
     let start = |db: &mut rusqlite::Connection, protection: Protection| {
         let tx = db.transaction().unwrap();
-        phases(protection).start_now::<String>(&tx).map(drop)
+        blocking::start_tx::<String>(&phases(protection), &tx).map(drop)
     };
     // Fail closed: a caller that cannot read what is done does not go on.
     for wrong in [sealed_by("2026-11", 1), sealed_by("b", 7), Protection::none()] {
@@ -327,20 +330,23 @@ fn phases_are_protected_too() {
     assert!(start(&mut db, everything()).unwrap_err().to_string().contains("seal is broken"));
     db.execute_batch(swap).unwrap();
     let tx = db.transaction().unwrap();
-    let Started::Run(mut run) = phases(everything()).start_now::<String>(&tx).unwrap() else { panic!() };
+    let Started::Run(mut run) = blocking::start_tx::<String>(&phases(everything()), &tx).unwrap() else {
+        panic!()
+    };
     assert_eq!(run.next(), "confirm");
     assert_eq!(run.recall::<String>("charge").unwrap(), Some(value("charge")));
     for name in NAMES {
-        let done = run.phase_now(&tx, name, |_| Ok::<_, rusqlite::Error>(value(name))).unwrap();
+        let done =
+            blocking::phase_tx(&mut run, &tx, name, |_| Ok::<_, rusqlite::Error>(value(name))).unwrap();
         assert_eq!((done.value, done.replayed), (value(name), name != "confirm"));
     }
     tx.commit().unwrap();
     assert!(!on_disk(&place, "Jane Doe"));
     let tx = db.transaction().unwrap();
-    let ended = phases(everything()).start_now::<String>(&tx).unwrap();
+    let ended = blocking::start_tx::<String>(&phases(everything()), &tx).unwrap();
     assert!(matches!(ended, Started::Replay(ended) if ended == value("confirm")));
     for wrong in [sealed_by("b", 7), Protection::none()] {
-        let refused = phases(wrong).start_now::<String>(&tx).unwrap_err();
+        let refused = blocking::start_tx::<String>(&phases(wrong), &tx).unwrap_err();
         assert!(matches!(refused, TxError::Database(_)), "{refused}");
     }
 }

@@ -5,11 +5,12 @@ use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, Transaction, TransactionBehavior};
+use semel::blocking::{self, once_tx};
 use semel::intent::fingerprint::{Fingerprint, Recipe};
 use semel::recover::{SweepLimits, Sweeper, Swept};
 use semel::store::{Filter, Store};
 use semel::tx::driver::DriverErrorKind;
-use semel::tx::sqlite::{SqliteReader, migrate, once_tx, sweep};
+use semel::tx::sqlite::{SqliteReader, migrate, sweep};
 use semel::tx::{Once, Phases, Started, TxError, TxReply};
 use semel::{Effect, Guard, Intent, Key, Operation, Retention, Scope, State};
 
@@ -94,7 +95,7 @@ fn duplicates_from_many_threads_make_one_row_each() {
                     let key = format!("k{}-{round}", thread / 4);
                     let tx = begin(&mut db, TransactionBehavior::Deferred);
                     let once = Once::new(&intent(&key), asked(1)).wait(Duration::from_secs(60));
-                    once.run_now(&tx, |tx| book(tx, &key)).unwrap();
+                    blocking::run_tx(once, &tx, |tx| book(tx, &key)).unwrap();
                     tx.commit().unwrap();
                 }
             });
@@ -128,12 +129,12 @@ fn the_one_writer_is_waited_for_within_the_bound() {
     let tx = begin(&mut db, TransactionBehavior::Deferred);
     let begun = Instant::now();
     let once = || Once::new(&intent("a"), asked(1)).wait(Duration::from_millis(50));
-    let busy = once().run_now(&tx, |tx| book(tx, "a"));
+    let busy = blocking::run_tx(once(), &tx, |tx| book(tx, "a"));
     assert!(matches!(busy, Err(TxError::Busy { .. })), "{busy:?}");
     assert!(begun.elapsed() >= Duration::from_millis(50));
     drop(held);
     // The transaction is as good as before.
-    assert!(!once().run_now(&tx, |tx| book(tx, "a")).unwrap().replayed);
+    assert!(!blocking::run_tx(once(), &tx, |tx| book(tx, "a")).unwrap().replayed);
     tx.commit().unwrap();
     assert_eq!(payments(&path), 1);
 }
@@ -217,7 +218,7 @@ async fn the_reader_sees_what_was_committed_and_claims_nothing() {
 fn remember(db: &mut Connection, key: &str, retention: Retention) {
     let tx = begin(db, TransactionBehavior::Immediate);
     let once = Once::new(&intent(key), asked(1)).retention(retention);
-    once.run_now(&tx, |tx| book(tx, key)).unwrap();
+    blocking::run_tx(once, &tx, |tx| book(tx, key)).unwrap();
     tx.commit().unwrap();
 }
 
@@ -238,8 +239,8 @@ fn a_sweep_forgets_what_has_expired_and_what_phases_left_of_it() {
     for key in ["ended", "under way"] {
         let tx = begin(&mut db, TransactionBehavior::Immediate);
         let phases = Phases::new(&intent(key), asked(1), &["reserve", "charge"]).unwrap();
-        let Started::Run(mut run) = phases.start_now::<i64>(&tx).unwrap() else { panic!() };
-        run.phase_now(&tx, "reserve", |tx| book(tx, key)).unwrap();
+        let Started::Run(mut run) = blocking::start_tx::<i64>(&phases, &tx).unwrap() else { panic!() };
+        blocking::phase_tx(&mut run, &tx, "reserve", |tx| book(tx, key)).unwrap();
         tx.commit().unwrap();
     }
     let ended = "UPDATE semel_intent SET state = 2, expires_at = 1 WHERE key = 'ended'";
@@ -278,7 +279,7 @@ async fn a_sweeper_works_on_the_applications_file() {
     let tx = begin(&mut db, TransactionBehavior::Immediate);
     for n in 0..1_203 {
         let once = Once::new(&intent(&n.to_string()), asked(1)).retention(Retention::Ms(0));
-        once.run_now(&tx, |_| Ok::<i64, rusqlite::Error>(n)).unwrap();
+        blocking::run_tx(once, &tx, |_| Ok::<i64, rusqlite::Error>(n)).unwrap();
     }
     tx.commit().unwrap();
     remember(&mut db, "kept", Retention::DAY);

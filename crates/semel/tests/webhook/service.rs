@@ -10,6 +10,7 @@ use bytes::Bytes;
 use futures_util::{FutureExt, StreamExt};
 use http::{Method, Request, Response};
 use http_body_util::{BodyExt, Full, StreamBody};
+use semel::blocking;
 use semel::inbox::webhook::{BODY_BYTES_MAX, Done, Received, ReceiverBody, Stripe, Tenant, WebhookReceiver};
 use semel::inbox::{self, Inbox};
 use semel::observe::Metrics;
@@ -86,7 +87,7 @@ impl Books {
         let mut db = self.db.lock().await;
         let tx = db.transaction()?;
         let row = [received.tenant().unwrap_or(""), received.id()];
-        let handled = Inbox::new("books")?.handle_now(&tx, &received, |tx| {
+        let handled = blocking::handle_tx(&Inbox::new("books")?, &tx, &received, |tx| {
             tx.execute("INSERT INTO effect VALUES (?1, ?2)", row).map(drop)
         })?;
         tx.commit()?;
@@ -360,11 +361,9 @@ async fn a_mark_before_the_signature_lets_a_forger_take_an_events_place() {
         let message = inbox::Identity::new("webhook:stripe", id["id"].as_str().unwrap()).unwrap();
         let mut db = books.db.lock().await;
         let tx = db.transaction().unwrap();
-        let fresh = !Inbox::new("books")
-            .unwrap()
-            .handle_now(&tx, &message, |_| Ok::<_, Failed>(()))
-            .unwrap()
-            .is_already();
+        let books_inbox = Inbox::new("books").unwrap();
+        let handled = blocking::handle_tx(&books_inbox, &tx, &message, |_| Ok::<_, Failed>(()));
+        let fresh = !handled.unwrap().is_already();
         tx.commit().unwrap();
         if !fresh {
             return 200;

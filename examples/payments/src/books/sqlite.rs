@@ -5,12 +5,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use rusqlite::{Connection, OptionalExtension, Row, TransactionBehavior};
-use semel::Intent;
 use semel::http::ClaimHandle;
 use semel::outbox::{self, Duplicates};
 use semel::tx::driver::Dialect;
 use semel::tx::ledger::{self, AccountId, LedgerError};
 use semel::tx::{self, Started, TxError, reference};
+use semel::{Intent, blocking};
 
 use super::{Booked, Books};
 use crate::Failed;
@@ -74,7 +74,7 @@ impl Books for SqliteBooks {
         let paid = self.on_thread(move |books| {
             let intent = claim.intent();
             let tx = begin(books)?;
-            let answer = claim.once_now(&tx, |tx| {
+            let answer = blocking::http::once_tx(&claim, &tx, |tx| {
                 let payment = order.payment(intent)?;
                 book(tx, intent, &trace, &payment)?;
                 api::created(&payment)
@@ -96,11 +96,11 @@ impl Books for SqliteBooks {
         let (phases, ours) = (card::phases(claim)?, claim.clone());
         let reserved = self.on_thread(move |books| {
             let tx = begin(books)?;
-            let mut run = match phases.start_now(&tx).map_err(|error| Stopped(error.or_work()))? {
+            let mut run = match blocking::start_tx(&phases, &tx).map_err(|error| Stopped(error.or_work()))? {
                 Started::Run(run) => run,
                 Started::Replay(answer) => return Ok(Err(ours.response(answer))),
             };
-            let reserved = run.phase_now(&tx, card::RESERVE, |tx| {
+            let reserved = blocking::phase_tx(&mut run, &tx, card::RESERVE, |tx| {
                 let payment = order.payment(ours.intent())?;
                 reserve(tx, ours.intent(), &payment)?;
                 Ok(payment)
@@ -120,10 +120,10 @@ impl Books for SqliteBooks {
         let claim = claim.clone();
         let booked = self.on_thread(move |books| {
             let tx = begin(books)?;
-            let booked = run.phase_now(&tx, card::BOOK, |tx| {
+            let booked = blocking::phase_tx(&mut run, &tx, card::BOOK, |tx| {
                 tx.execute("DELETE FROM reserved WHERE payment = ?1", [&payment.id])?;
                 if let Charged::Paid(charge) = &charged {
-                    reference::record_now(tx, claim.intent(), card::PROVIDER, charge)?;
+                    blocking::reference::record(tx, claim.intent(), card::PROVIDER, charge)?;
                     book(tx, claim.intent(), &trace, &payment)?;
                 }
                 Ok(claim.remembered(card::answer(&charged, &payment)?))
@@ -141,11 +141,11 @@ impl Books for SqliteBooks {
             let intent = claim.intent();
             let merchant = intent.scope().as_str();
             let tx = begin(books)?;
-            let answer = claim.once_now(&tx, |tx| {
+            let answer = blocking::http::once_tx(&claim, &tx, |tx| {
                 let refund = order.refund(&payment)?;
                 let of = find(tx, BY_ID, merchant, &payment)?.ok_or(Refused::NotFound)?;
                 let posting = api::posting(intent, &of.customer, -refund.amount)?;
-                api::moved(ledger::post_now(tx, &posting)?)?;
+                api::moved(blocking::ledger::post(tx, &posting)?)?;
                 let take =
                     "UPDATE payment SET refunded = refunded + ?1 WHERE id = ?2 AND refunded + ?1 <= amount";
                 if tx.execute(take, (refund.amount, &payment))? == 0 {
@@ -156,7 +156,7 @@ impl Books for SqliteBooks {
                     (&refund.id, &payment, refund.amount),
                 )?;
                 let refund_events = events::refunded(intent, &trace, &refund)?;
-                outbox::append_all_now(tx, &refund_events, Duplicates::Refuse)?;
+                blocking::append_all_tx(tx, &refund_events, Duplicates::Refuse)?;
                 api::created(&refund)
             });
             let answer = answer.map_err(Stopped)?;
@@ -180,7 +180,7 @@ impl Books for SqliteBooks {
         let account = AccountId::new(&api::account(merchant, account))?;
         let asked = self.on_thread(move |books| {
             let tx = books.transaction()?;
-            match ledger::balance_now(&tx, &account) {
+            match blocking::ledger::balance(&tx, &account) {
                 Ok(balance) => Ok(Some(balance)),
                 Err(LedgerError::NoAccount(_)) => Ok(None),
                 Err(error) => Err(Refused::from(error)),
@@ -203,15 +203,15 @@ impl From<Refused> for Stopped {
 fn book(tx: &Connection, intent: &Intent, trace: &Trace, payment: &Payment) -> Result<(), Refused> {
     let merchant = intent.scope().as_str();
     for account in api::accounts(merchant, &payment.customer)? {
-        ledger::open_now(tx, &account)?;
+        blocking::ledger::open(tx, &account)?;
     }
     let posting = api::posting(intent, &payment.customer, payment.amount)?;
-    api::moved(ledger::post_now(tx, &posting)?)?;
+    api::moved(blocking::ledger::post(tx, &posting)?)?;
     tx.execute(
         "INSERT INTO payment (id, merchant, key, customer, amount) VALUES (?1, ?2, ?3, ?4, ?5)",
         (&payment.id, merchant, &payment.key, &payment.customer, payment.amount),
     )?;
-    outbox::append_all_now(tx, &events::paid(intent, trace, payment)?, Duplicates::Refuse)?;
+    blocking::append_all_tx(tx, &events::paid(intent, trace, payment)?, Duplicates::Refuse)?;
     Ok(())
 }
 

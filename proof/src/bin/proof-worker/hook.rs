@@ -11,6 +11,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::routing::get;
 use rusqlite::TransactionBehavior;
+use semel::blocking;
 use semel::crash::{AFTER_COMMIT, BEFORE_COMMIT, point};
 use semel::inbox::Inbox;
 use semel::inbox::webhook::{Done, Received, StandardWebhooks, Stripe, WebhookReceiver};
@@ -116,7 +117,7 @@ fn good_sqlite(path: &str, event: &Received) -> Result<Done, Failed> {
     let mut db = rusqlite::Connection::open(path)?;
     db.busy_timeout(Duration::from_secs(15))?;
     let tx = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    let handled = inbox.handle_now(&tx, event, |tx| {
+    let handled = blocking::handle_tx(&inbox, &tx, event, |tx| {
         tx.execute("INSERT INTO effect (event) VALUES (?1)", [event.id()]).map(drop)
     })?;
     point(BEFORE_COMMIT);

@@ -10,8 +10,8 @@ use rusqlite::TransactionBehavior;
 use semel::crash::{AFTER_COMMIT, BEFORE_COMMIT, point};
 use semel::inbox::{Identity, Inbox};
 use semel::intent::fingerprint::{Fingerprint, Recipe};
-use semel::tx::{Once, Phases, Started, TxError, once_tx, sqlite};
-use semel::{Intent, Key, Operation, Scope};
+use semel::tx::{Once, Phases, Started, TxError, once_tx};
+use semel::{Intent, Key, Operation, Scope, blocking};
 use sqlx::mysql::MySqlConnection;
 use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::{ConnectOptions, Connection};
@@ -117,7 +117,7 @@ fn once_sqlite(path: &str, key: &str) -> Result<&'static str, Failed> {
     let (intent, asked) = asked(key)?;
     let mut db = open(path)?;
     let tx = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    let reply = sqlite::once_tx(&tx, &intent, asked, |tx| insert_now(tx, key))?;
+    let reply = blocking::once_tx(&tx, &intent, asked, |tx| insert_now(tx, key))?;
     point(BEFORE_COMMIT);
     tx.commit()?;
     point(AFTER_COMMIT);
@@ -170,7 +170,7 @@ fn handle_sqlite(path: &str, key: &str) -> Result<&'static str, Failed> {
     let (inbox, message) = came(key)?;
     let mut db = open(path)?;
     let tx = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    let handled = inbox.handle_now(&tx, &message, |tx| insert_now(tx, key))?;
+    let handled = blocking::handle_tx(&inbox, &tx, &message, |tx| insert_now(tx, key))?;
     point(BEFORE_COMMIT);
     tx.commit()?;
     point(AFTER_COMMIT);
@@ -256,20 +256,20 @@ fn phases_sqlite(path: &str, key: &str) -> Result<&'static str, Failed> {
     let phases = Phases::new(&intent, asked, &NAMES)?.lease(LEASE);
     let (mut db, provider) = (open(path)?, open(path)?);
     let tx = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    let mut run = match phases.start_now::<String>(&tx) {
+    let mut run = match blocking::start_tx::<String>(&phases, &tx) {
         Ok(Started::Run(run)) => run,
         Ok(Started::Replay(_)) => return Ok("replayed"),
         Err(TxError::InFlight { .. }) => return Ok("in flight"),
         Err(error) => return Err(error.into()),
     };
-    run.phase_now(&tx, "reserve", |tx| insert_now(tx, &format!("{key}-reserve")))?;
+    blocking::phase_tx(&mut run, &tx, "reserve", |tx| insert_now(tx, &format!("{key}-reserve")))?;
     point(BEFORE_COMMIT);
     tx.commit()?;
     point(AFTER_COMMIT);
     let charge = "INSERT INTO charge (key) VALUES (?1) ON CONFLICT (key) DO UPDATE SET asked = asked + 1";
     provider.execute(charge, [run.child("charge").as_str()])?;
     let tx = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    run.phase_now(&tx, "charge", |tx| insert_now(tx, &format!("{key}-charge")))?;
+    blocking::phase_tx(&mut run, &tx, "charge", |tx| insert_now(tx, &format!("{key}-charge")))?;
     point(BEFORE_COMMIT);
     tx.commit()?;
     point(AFTER_COMMIT);

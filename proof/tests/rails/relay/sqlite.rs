@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rusqlite::{Connection, TransactionBehavior};
-use semel::outbox::{self, append_now};
 use semel::relay::poll::sqlite::SqliteOutbox;
 use semel::relay::{OutboxReader, OutboxReaderError, Rebase, Settled};
 use semel::tx::driver::Dialect;
+use semel::{blocking, outbox};
 use tempfile::TempDir;
 
 use crate::relay::sink::TestSink;
@@ -38,7 +38,7 @@ pub fn append(path: &PathBuf, events: &[(&str, &str)]) {
     let mut connection = connect(path);
     for (key, text) in events {
         let tx = connection.transaction_with_behavior(TransactionBehavior::Immediate).unwrap();
-        append_now(&tx, &event(key, text)).unwrap();
+        blocking::append_tx(&tx, &event(key, text)).unwrap();
         tx.commit().unwrap();
     }
 }
@@ -125,7 +125,7 @@ async fn nothing_is_lost_and_nothing_is_overtaken() {
                     let add =
                         "INSERT INTO counter VALUES (?1, 1) ON CONFLICT DO UPDATE SET n = n + 1 RETURNING n";
                     let n: i64 = tx.query_row(add, [&key], |row| row.get(0)).unwrap();
-                    append_now(&tx, &event(&key, &n.to_string())).unwrap();
+                    blocking::append_tx(&tx, &event(&key, &n.to_string())).unwrap();
                     if fastrand::u32(0..5) > 0 {
                         tx.commit().unwrap();
                     }

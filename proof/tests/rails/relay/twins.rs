@@ -1,6 +1,7 @@
 //! Two events with one id on two topics are two events.
 
-use semel::outbox::{Event, append_now};
+use semel::blocking;
+use semel::outbox::Event;
 use semel::relay::poll::postgres::PostgresOutbox;
 use semel::relay::poll::sqlite::SqliteOutbox;
 use semel::relay::{OutboxReaderError, Parked};
@@ -79,7 +80,7 @@ async fn parked_in_sqlite_each_by_itself() {
     let mut connection = connect(&path);
     for topic in ["paid", "mail"] {
         let tx = connection.transaction().unwrap();
-        append_now(&tx, &Event::new(topic, "made", topic).unwrap().with_id(id)).unwrap();
+        blocking::append_tx(&tx, &Event::new(topic, "made", topic).unwrap().with_id(id)).unwrap();
         tx.commit().unwrap();
     }
     let relay = Running::start(outbox.source(), &sink, quick());

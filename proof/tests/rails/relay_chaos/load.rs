@@ -9,7 +9,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rusqlite::{Connection, TransactionBehavior};
-use semel::outbox::{Event, append_now, append_tx};
+use semel::blocking;
+use semel::outbox::{Event, append_tx};
 use sqlx::mysql::MySqlPool;
 use sqlx::postgres::PgPool;
 use sqlx::{AssertSqlSafe, Executor, Row};
@@ -213,7 +214,7 @@ fn sqlite(path: &PathBuf, topic: &str, appended: &mut Vec<Counted>) -> rusqlite:
         let n: i64 = tx.query_row(add, [&key], |row| row.get(0))?;
         let mut one = next(&key, n);
         if fastrand::bool() {
-            append_now(&tx, &event(topic, &one)).expect("the event is appended");
+            blocking::append_tx(&tx, &event(topic, &one)).expect("the event is appended");
         } else {
             let insert = "INSERT INTO semel_outbox (topic, type, key, payload)
                           VALUES (?1, 'counted', ?2, CAST(?3 AS BLOB)) RETURNING id";

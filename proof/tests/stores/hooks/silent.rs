@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use rusqlite::Connection;
-use semel::outbox::{self, Event, append_now};
+use semel::blocking;
+use semel::outbox::{self, Event};
 use semel::relay::poll::sqlite::SqliteOutbox;
 use semel::relay::{Relay, RelayOptions};
 use semel::sink::webhook::WebhookSink;
@@ -40,7 +41,7 @@ fn append(connection: &mut Connection, round: usize, topics: &[&str]) {
     for key in 0..KEYS {
         for topic in topics {
             let event = Event::new(topic, "payment.completed", round.to_string()).unwrap();
-            append_now(&tx, &event.key(&format!("{topic}-{key}")).unwrap()).unwrap();
+            blocking::append_tx(&tx, &event.key(&format!("{topic}-{key}")).unwrap()).unwrap();
         }
     }
     tx.commit().unwrap();

@@ -1,11 +1,9 @@
 //! On PostgreSQL and SQLite.
 
 use rusqlite::Connection;
-use semel::outbox::{
-    self, AppendError, Appended, Duplicates, Event, append_all_now, append_all_tx, append_now, append_tx,
-};
+use semel::outbox::{self, AppendError, Appended, Duplicates, Event, append_all_tx, append_tx};
 use semel::tx::driver::Dialect;
-use semel::{Intent, Key, Operation, Scope};
+use semel::{Intent, Key, Operation, Scope, blocking};
 
 use crate::outbox::world::{Postgres, event};
 
@@ -175,14 +173,15 @@ fn sqlite_in_the_callers_file() {
     connection.execute_batch(outbox::schema(Dialect::Sqlite)).unwrap();
     let (event, intent) = full();
     let tx = connection.transaction().unwrap();
-    append_now(&tx, &event).unwrap();
+    blocking::append_tx(&tx, &event).unwrap();
     tx.rollback().unwrap();
     let tx = connection.transaction().unwrap();
-    append_now(&tx, &event).unwrap();
-    let refused = append_now(&tx, &event.clone().with_id(crate::outbox::world::event(0).id())).unwrap_err();
+    blocking::append_tx(&tx, &event).unwrap();
+    let refused =
+        blocking::append_tx(&tx, &event.clone().with_id(crate::outbox::world::event(0).id())).unwrap_err();
     assert!(matches!(refused, AppendError::Duplicate { at: 0 }), "{refused}");
     let events: Vec<Event> = (0..100).map(crate::outbox::world::event).collect();
-    assert_eq!(append_all_now(&tx, &events, Duplicates::Refuse).unwrap(), [Appended::Added; 100]);
+    assert_eq!(blocking::append_all_tx(&tx, &events, Duplicates::Refuse).unwrap(), [Appended::Added; 100]);
     tx.commit().unwrap();
     let row = "SELECT id, headers, intent, payload FROM semel_outbox WHERE idempotency_key = 'paid-7'";
     let (id, headers, cause, payload): (String, String, Vec<u8>, Vec<u8>) = connection

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rusqlite::{Connection, TransactionBehavior};
+use semel::blocking;
 use semel::inbox::consumer::{Consumer, ConsumerOptions, Handler, HandlerError, Message};
 use semel::inbox::dead_letter::DeadLetterStore;
 use semel::inbox::{self, Inbox};
@@ -195,7 +196,7 @@ impl Handler for Effects {
                     .transaction_with_behavior(TransactionBehavior::Immediate)
                     .map_err(HandlerError::transient)?;
                 let known = if self.marks { messages } else { &[] };
-                let marked = Inbox::new("mail").unwrap().mark_all_now(&tx, known)?;
+                let marked = blocking::mark_all_tx(&Inbox::new("mail").unwrap(), &tx, known)?;
                 for (at, message) in messages.iter().enumerate() {
                     if self.marks && !marked.is_fresh(at) {
                         continue;
@@ -206,7 +207,7 @@ impl Handler for Effects {
                         return Err(failed);
                     }
                 }
-                marked.end_now(&tx)?;
+                blocking::end_tx(marked, &tx)?;
                 tx.commit().map_err(HandlerError::transient)
             }
         }

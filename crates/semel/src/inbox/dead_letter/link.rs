@@ -1,10 +1,8 @@
 //! Connections for the dead letter store's own transactions.
 
-use std::future::Future;
-
+use super::any_tx::LetterOperation;
 use crate::store::{ErrorKind, Fate, StoreError};
 use crate::tx::driver::{Dialect, DriverError, DriverErrorKind};
-use crate::tx::script::Port;
 
 #[cfg(feature = "mysql")]
 mod mysql;
@@ -53,22 +51,18 @@ impl Connection {
         }
     }
 
-    /// Runs a script in a transaction, and commits unless the script fails. If cancelled, the outcome is unknown.
-    pub(super) async fn play<T, F>(
+    /// Runs an operation in a transaction, and commits unless it fails. If cancelled, the outcome is unknown.
+    pub(super) async fn run<T: Send + 'static>(
         &self,
-        script: impl FnOnce(Port) -> F + Send + 'static,
-    ) -> Result<T, StoreError>
-    where
-        T: Send + 'static,
-        F: Future<Output = Result<T, DriverError>> + Send,
-    {
+        operation: impl LetterOperation<T>,
+    ) -> Result<T, StoreError> {
         match self {
             #[cfg(feature = "postgres")]
-            Self::Postgres(postgres) => postgres.play(script).await,
+            Self::Postgres(postgres) => postgres.run(operation).await,
             #[cfg(feature = "mysql")]
-            Self::Mysql(mysql) => mysql.play(script).await,
+            Self::Mysql(mysql) => mysql.run(operation).await,
             #[cfg(feature = "sqlite")]
-            Self::Sqlite(sqlite) => sqlite.play(script).await,
+            Self::Sqlite(sqlite) => sqlite.run(operation).await,
         }
     }
 }

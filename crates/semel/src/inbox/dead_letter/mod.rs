@@ -9,9 +9,10 @@
 //! A dead letter has the mark of its message as its id. So a message that fails for good twice is one dead letter, and
 //! one that is redelivered twice, because a consumer crashed before deleting it, has one effect.
 
+mod any_tx;
 mod letter;
 mod link;
-mod script;
+mod operations;
 mod sql;
 mod tables;
 

@@ -1,19 +1,17 @@
 //! The dead letter store: where dead letters are written, and where an operator inspects, retries and drops them.
 
 use std::fmt;
-use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::any_tx::LetterOperation;
 use super::letter::{Counted, DeadLetterFilter, StoredDeadLetter, distinct_name, values};
 use super::link::Connection;
-use super::script;
+use super::operations;
 use crate::inbox::TABLES;
 use crate::inbox::consumer::{DeadLetter, DeadLetters, DedupPruner, Due, HandlerError};
 use crate::store::{ErrorKind, Fate, StoreError};
 use crate::timeout::bounded;
-use crate::tx::driver::DriverError;
-use crate::tx::script::Port;
 
 /// Most dead letters in one listing.
 pub const LISTED_LETTERS_MAX: usize = 1_000;
@@ -58,7 +56,7 @@ impl DeadLetterStore {
     /// [`migrate`](crate::inbox::migrate), creates or upgrades them.
     pub async fn open(url: &str) -> Result<Self, StoreError> {
         let tables = Self { connection: Arc::new(Connection::new(TABLES.dialect(url)?, url)?) };
-        let version = tables.play(script::version).await?;
+        let version = tables.run(|tx| Box::pin(operations::version(tx))).await?;
         let checked = TABLES.check(TABLES.dialect(url)?, version, &tables.connection.location());
         checked.map_err(crate::migration::wrong)?;
         Ok(tables)
@@ -72,31 +70,31 @@ impl DeadLetterStore {
         most: usize,
     ) -> Result<Vec<StoredDeadLetter>, StoreError> {
         let (filter, most) = (filter.clone(), most.min(LISTED_LETTERS_MAX));
-        self.play(move |port| script::list(port, filter, most)).await
+        self.run(move |tx| Box::pin(operations::list(tx, filter, most))).await
     }
 
     /// Counts dead letters by consumer and source, without dropped ones.
     pub async fn count(&self) -> Result<Vec<Counted>, StoreError> {
-        self.play(|port| script::count(port, LISTED_LETTERS_MAX)).await
+        self.run(|tx| Box::pin(operations::count(tx, LISTED_LETTERS_MAX))).await
     }
 
     /// One dead letter, with its payload.
     pub async fn find(&self, number: i64) -> Result<Option<StoredDeadLetter>, StoreError> {
-        self.play(move |port| script::find(port, number)).await
+        self.run(move |tx| Box::pin(operations::find(tx, number))).await
     }
 
     /// Schedules these for redelivery when their consumers next look. If one does not exist or was dropped, none is:
     /// `Err` has its number.
     pub async fn retry(&self, numbers: &[i64]) -> Result<Result<(), i64>, StoreError> {
         let numbers = numbers.to_vec();
-        self.play(move |port| script::retry(port, numbers)).await
+        self.run(move |tx| Box::pin(operations::retry(tx, numbers))).await
     }
 
     /// Schedules all of a consumer and a source for redelivery, or with an empty filter all there are. Returns how
     /// many.
     pub async fn retry_all(&self, filter: &DeadLetterFilter) -> Result<u64, StoreError> {
         let filter = filter.clone();
-        self.play(move |port| script::retry_all(port, filter)).await
+        self.run(move |tx| Box::pin(operations::retry_all(tx, filter))).await
     }
 
     /// Drops these for good: payload and headers are deleted; the row and the reason stay until marks of that age are
@@ -109,7 +107,7 @@ impl DeadLetterStore {
         let (mut numbers, why) = (numbers.to_vec(), why.to_owned());
         numbers.sort_unstable();
         numbers.dedup();
-        let gone = self.play(move |port| script::give_up(port, numbers, why)).await?;
+        let gone = self.run(move |tx| Box::pin(operations::give_up(tx, numbers, why))).await?;
         for dead_letter in gone.iter().flatten() {
             tracing::warn!(
                 letter = dead_letter.number,
@@ -126,24 +124,20 @@ impl DeadLetterStore {
     /// its own transaction. Zero: nothing is left to prune.
     pub async fn prune(&self, consumer: &str, window: Duration) -> Result<u64, StoreError> {
         let consumer = consumer.to_owned();
-        self.play(move |port| script::prune(port, consumer, window)).await
+        self.run(move |tx| Box::pin(operations::prune(tx, consumer, window))).await
     }
 
     /// Deletes one bounded batch of a consumer's dead letters dropped longer ago than `window`, and no marks. Zero:
     /// nothing is left to prune.
     pub async fn forget_dropped(&self, consumer: &str, window: Duration) -> Result<u64, StoreError> {
         let consumer = consumer.to_owned();
-        self.play(move |port| script::forget_dropped(port, consumer, window)).await
+        self.run(move |tx| Box::pin(operations::forget_dropped(tx, consumer, window))).await
     }
 
-    /// Runs a script in its own transaction.
-    async fn play<T, F>(&self, script: impl FnOnce(Port) -> F + Send + 'static) -> Result<T, StoreError>
-    where
-        T: Send + 'static,
-        F: Future<Output = Result<T, DriverError>> + Send,
-    {
+    /// Runs an operation in its own transaction.
+    async fn run<T: Send + 'static>(&self, operation: impl LetterOperation<T>) -> Result<T, StoreError> {
         // Boxed: the drivers' futures are large, and would be part of the consumer's.
-        bounded(TIMEOUT, Box::pin(self.connection.play(script)), || {
+        bounded(TIMEOUT, Box::pin(self.connection.run(operation)), || {
             let location = self.connection.location();
             let message = format!("{location} did not answer within {TIMEOUT:?}; check its load");
             StoreError::new(ErrorKind::Unavailable, Fate::InDoubt, message)
@@ -155,23 +149,27 @@ impl DeadLetterStore {
 impl DeadLetters for DeadLetterStore {
     async fn dead_letter(&self, consumer: &str, message: &DeadLetter<'_>) -> Result<(), HandlerError> {
         let (values, other_name) = (values(consumer, message), distinct_name(consumer, message));
-        self.play(move |port| script::dead_letter(port, values, other_name))
+        self.run(move |tx| Box::pin(operations::dead_letter(tx, values, other_name)))
             .await
             .map_err(HandlerError::transient)
     }
 
     async fn due(&self, consumer: &str, most: usize, lease: Duration) -> Result<Vec<Due>, HandlerError> {
         let consumer = consumer.to_owned();
-        self.play(move |port| script::due(port, consumer, most, lease)).await.map_err(HandlerError::transient)
+        self.run(move |tx| Box::pin(operations::due(tx, consumer, most, lease)))
+            .await
+            .map_err(HandlerError::transient)
     }
 
     async fn handled(&self, dead_letter: i64) -> Result<(), HandlerError> {
-        self.play(move |port| script::handled(port, dead_letter)).await.map_err(HandlerError::transient)
+        self.run(move |tx| Box::pin(operations::handled(tx, dead_letter)))
+            .await
+            .map_err(HandlerError::transient)
     }
 
     async fn failed(&self, dead_letter: i64, error: &str, tries: u32) -> Result<(), HandlerError> {
         let error = error.to_owned();
-        self.play(move |port| script::failed(port, dead_letter, error, tries))
+        self.run(move |tx| Box::pin(operations::failed(tx, dead_letter, error, tries)))
             .await
             .map_err(HandlerError::transient)
     }

@@ -15,6 +15,7 @@
 //! use std::sync::Arc;
 //!
 //! use axum::Router;
+//! use semel::blocking;
 //! use semel::inbox::webhook::{Received, Stripe, WebhookReceiver};
 //! use semel::inbox::{self, Inbox};
 //! use semel::tx::driver::Dialect;
@@ -34,7 +35,7 @@
 //!         async move {
 //!             let mut db = db.lock().await;
 //!             let tx = db.transaction()?;
-//!             let handled = inbox.handle_now(&tx, &event, |tx| {
+//!             let handled = blocking::handle_tx(&inbox, &tx, &event, |tx| {
 //!                 tx.execute("INSERT INTO paid (payment) VALUES (?1)", [event.id()]).map(drop)
 //!             })?;
 //!             tx.commit()?;

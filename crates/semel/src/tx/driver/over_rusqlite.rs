@@ -1,42 +1,40 @@
-//! Over `rusqlite`, which is synchronous: a script is played to its end on the caller's thread.
+//! Over `rusqlite`, which is synchronous: each future is ready when it is polled first.
 
-use std::future::Future;
+use std::time::Duration;
 
 use bytes::Bytes;
 use rusqlite::types::{ToSqlOutput, ValueRef};
 use rusqlite::{Connection, ErrorCode, ToSql, ffi, params_from_iter};
 
-use super::{Dialect, DriverError, DriverErrorKind, Row, Rows, Statement, Value};
-use crate::tx::script::{Port, Request, wait_here};
+use super::{Dialect, DriverError, DriverErrorKind, Lend, Row, Rows, Statement, Tx, Value};
 
-/// Plays a script in the transaction that is open on `connection`.
-pub(crate) fn play_now<T, F>(
-    connection: &Connection,
-    script: impl FnOnce(Port) -> F,
-) -> Result<T, DriverError>
-where
-    F: Future<Output = T>,
-{
-    if connection.is_autocommit() {
-        let message = "no transaction is open on this connection; begin one, best with \
-                       TransactionBehavior::Immediate";
-        return Err(DriverError::new(DriverErrorKind::NoTransaction, message));
+impl Lend for &Connection {
+    type Lent<'l> = &'l Connection;
+}
+
+impl Tx for &Connection {
+    fn dialect(&self) -> Dialect {
+        Dialect::Sqlite
     }
-    let port = Port::new(Dialect::Sqlite);
-    let mut script = std::pin::pin!(script(port.clone()));
-    loop {
-        match wait_here(&port, script.as_mut()) {
-            Ok(ended) => return Ok(ended),
-            Err(Request::Run(statement)) => port.answer(run(connection, &statement)),
-            Err(Request::Pause(pause)) => {
-                std::thread::sleep(pause);
-                port.paused();
-            }
-        }
+
+    fn lend(&mut self) -> Self::Lent<'_> {
+        self
+    }
+
+    fn is_open(&self) -> bool {
+        !self.is_autocommit()
+    }
+
+    async fn run(&mut self, statement: Statement) -> Result<Rows, DriverError> {
+        run(self, &statement)
+    }
+
+    async fn pause(&mut self, pause: Duration) {
+        std::thread::sleep(pause);
     }
 }
 
-fn run(connection: &Connection, statement: &Statement) -> Result<Rows, DriverError> {
+pub(crate) fn run(connection: &Connection, statement: &Statement) -> Result<Rows, DriverError> {
     let mut prepared = connection.prepare_cached(statement.text).map_err(explain)?;
     let columns = prepared.column_count();
     let mut rows = Vec::new();

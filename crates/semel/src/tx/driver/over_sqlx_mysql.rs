@@ -16,7 +16,9 @@ impl Lend for MySqlConnection {
 }
 
 impl Tx for MySqlConnection {
-    const DIALECT: Dialect = Dialect::Mysql;
+    fn dialect(&self) -> Dialect {
+        Dialect::Mysql
+    }
 
     fn lend(&mut self) -> Self::Lent<'_> {
         self
@@ -46,17 +48,16 @@ impl Lend for sqlx::Transaction<'_, MySql> {
 }
 
 impl Tx for sqlx::Transaction<'_, MySql> {
-    const DIALECT: Dialect = Dialect::Mysql;
+    fn dialect(&self) -> Dialect {
+        Dialect::Mysql
+    }
 
     fn lend(&mut self) -> Self::Lent<'_> {
         self
     }
 
-    fn run(
-        &mut self,
-        statement: Statement,
-    ) -> impl std::future::Future<Output = Result<Rows, DriverError>> + Send {
-        Tx::run(&mut **self, statement)
+    async fn run(&mut self, statement: Statement) -> Result<Rows, DriverError> {
+        Tx::run(&mut **self, statement).await
     }
 }
 

@@ -18,7 +18,9 @@ impl Lend for PgConnection {
 }
 
 impl Tx for PgConnection {
-    const DIALECT: Dialect = Dialect::Postgres;
+    fn dialect(&self) -> Dialect {
+        Dialect::Postgres
+    }
 
     fn lend(&mut self) -> Self::Lent<'_> {
         self
@@ -51,17 +53,16 @@ impl Lend for sqlx::Transaction<'_, Postgres> {
 }
 
 impl Tx for sqlx::Transaction<'_, Postgres> {
-    const DIALECT: Dialect = Dialect::Postgres;
+    fn dialect(&self) -> Dialect {
+        Dialect::Postgres
+    }
 
     fn lend(&mut self) -> Self::Lent<'_> {
         self
     }
 
-    fn run(
-        &mut self,
-        statement: Statement,
-    ) -> impl std::future::Future<Output = Result<Rows, DriverError>> + Send {
-        Tx::run(&mut **self, statement)
+    async fn run(&mut self, statement: Statement) -> Result<Rows, DriverError> {
+        Tx::run(&mut **self, statement).await
     }
 }
 

@@ -12,24 +12,33 @@ impl Lend for tokio_postgres::Transaction<'_> {
 }
 
 impl Tx for tokio_postgres::Transaction<'_> {
-    const DIALECT: Dialect = Dialect::Postgres;
+    fn dialect(&self) -> Dialect {
+        Dialect::Postgres
+    }
 
     fn lend(&mut self) -> Self::Lent<'_> {
         self
     }
 
-    /// Types are sent along, so nothing is prepared: one round trip, also through PgBouncer. What is worth
-    /// planning once is inside functions, whose plans the server keeps per session.
     async fn run(&mut self, statement: Statement) -> Result<Rows, DriverError> {
-        let values = statement.values.iter().map(bound);
-        let stream = self.query_typed_raw(statement.text, values).await.map_err(explain)?;
-        let mut stream = std::pin::pin!(stream);
-        let mut rows = Vec::new();
-        while let Some(row) = stream.try_next().await.map_err(explain)? {
-            rows.push(read(&row)?);
-        }
-        Ok(Rows { rows, changed: stream.rows_affected().unwrap_or(0) })
+        run(self, statement).await
     }
+}
+
+/// Types are sent along, so nothing is prepared: one round trip, also through PgBouncer. What is worth planning once is
+/// inside functions, whose plans the server keeps per session.
+pub(crate) async fn run(
+    tx: &tokio_postgres::Transaction<'_>,
+    statement: Statement,
+) -> Result<Rows, DriverError> {
+    let values = statement.values.iter().map(bound);
+    let stream = tx.query_typed_raw(statement.text, values).await.map_err(explain)?;
+    let mut stream = std::pin::pin!(stream);
+    let mut rows = Vec::new();
+    while let Some(row) = stream.try_next().await.map_err(explain)? {
+        rows.push(read(&row)?);
+    }
+    Ok(Rows { rows, changed: stream.rows_affected().unwrap_or(0) })
 }
 
 /// A value as a parameter, and its type.

@@ -2,8 +2,7 @@
 
 use super::sql::BALANCE;
 use super::{AccountId, LedgerError};
-use crate::tx::driver::{DriverError, DriverErrorKind, Row, Sql, Tx};
-use crate::tx::script::{Port, play};
+use crate::tx::driver::{DriverError, DriverErrorKind, OpenTx, Row, Sql, Tx};
 
 /// Every imbalance of the ledger, one row each; no rows when all is well. At most 100. People may run it too.
 ///
@@ -28,30 +27,16 @@ pub struct Imbalance {
 
 /// The balance of an account: the sum of its entries.
 pub async fn balance<X: Tx>(tx: &mut X, account: &AccountId) -> Result<i64, LedgerError> {
-    play(tx, |port| summed(port, account)).await?
-}
-
-/// As [`balance`], in the transaction that is open on a rusqlite connection.
-#[cfg(feature = "sqlite")]
-pub fn balance_now(connection: &rusqlite::Connection, account: &AccountId) -> Result<i64, LedgerError> {
-    crate::tx::driver::play_now(connection, |port| summed(port, account))?
+    let found = OpenTx::new(tx)?.run(&BALANCE, vec![account.as_str().into()]).await?;
+    let row = found.first().ok_or_else(|| LedgerError::NoAccount(account.clone()))?;
+    i64::try_from(sum(row)?).map_err(|_| LedgerError::Overflow)
 }
 
 /// Everything that does not sum up; empty when all is well. Reads the whole ledger: for an audit, not for a request.
 pub async fn check<X: Tx>(tx: &mut X) -> Result<Vec<Imbalance>, LedgerError> {
-    play(tx, checked).await?
-}
-
-/// As [`check`](fn@check), in the transaction that is open on a rusqlite connection.
-#[cfg(feature = "sqlite")]
-pub fn check_now(connection: &rusqlite::Connection) -> Result<Vec<Imbalance>, LedgerError> {
-    crate::tx::driver::play_now(connection, checked)?
-}
-
-async fn summed(port: Port, account: &AccountId) -> Result<i64, LedgerError> {
-    let found = port.run(&BALANCE, vec![account.as_str().into()]).await?;
-    let row = found.first().ok_or_else(|| LedgerError::NoAccount(account.clone()))?;
-    i64::try_from(sum(row)?).map_err(|_| LedgerError::Overflow)
+    let found = OpenTx::new(tx)?.run(&IMBALANCES, Vec::new()).await?;
+    let read = |row: &Row| Ok(Imbalance { kind: row.text(0)?.to_owned(), about: row.text(1)?.to_owned() });
+    found.rows.iter().map(read).collect()
 }
 
 fn sum(row: &Row) -> Result<i128, DriverError> {
@@ -60,10 +45,4 @@ fn sum(row: &Row) -> Result<i128, DriverError> {
         return text.parse::<i128>().map_err(wrong);
     }
     Ok((i128::from(row.int(1)?) << 32) + i128::from(row.int(2)?))
-}
-
-async fn checked(port: Port) -> Result<Vec<Imbalance>, LedgerError> {
-    let found = port.run(&IMBALANCES, Vec::new()).await?;
-    let read = |row: &Row| Ok(Imbalance { kind: row.text(0)?.to_owned(), about: row.text(1)?.to_owned() });
-    found.rows.iter().map(read).collect()
 }

@@ -32,12 +32,8 @@ use super::driver::{Dialect, DriverError};
 use crate::intent::identity::{Intent, IntentId};
 
 pub use audit::{IMBALANCES, Imbalance, balance, check};
-#[cfg(feature = "sqlite")]
-pub use audit::{balance_now, check_now};
 pub use name::{AccountId, Currency};
 pub use post::{open, post};
-#[cfg(feature = "sqlite")]
-pub use post::{open_now, post_now};
 
 /// Most lines of one posting.
 pub const LINES_MAX: usize = 100;

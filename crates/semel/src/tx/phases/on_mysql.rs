@@ -13,10 +13,9 @@ use super::steps::{After, Done};
 use crate::intent::identity::{Epoch, Intent, Owner};
 use crate::store::encoding;
 use crate::tx::claim::Ask;
-use crate::tx::driver::{DriverError, DriverErrorKind, Sql};
+use crate::tx::driver::{DriverError, DriverErrorKind, OpenTx, Sql, Tx};
 use crate::tx::error::TxError;
 use crate::tx::lock_wait::{LockFailure, lock_failure};
-use crate::tx::script::Port;
 
 const PHASES: Sql = only(include_str!("../sql/phases_mysql.sql"));
 const FENCE: Sql = only(include_str!("../sql/fence_mysql.sql"));
@@ -29,19 +28,23 @@ const fn only(mysql: &'static str) -> Sql {
 }
 
 /// The committed phases. Creates the row if there is none; then nothing is done yet.
-pub(super) async fn done(port: &Port, intent: &Intent, takeover: bool) -> Result<Vec<Done>, TxError> {
+pub(super) async fn done(
+    tx: &mut OpenTx<'_, impl Tx>,
+    intent: &Intent,
+    takeover: bool,
+) -> Result<Vec<Done>, TxError> {
     let values = vec![
         intent.id().as_bytes()[..].into(),
         Owner::random().as_bytes()[..].into(),
         i64::from(takeover).into(),
     ];
-    let rows = port.run(&PHASES, values).await?;
+    let rows = tx.run(&PHASES, values).await?;
     read(&rows)
 }
 
 /// How many phases are done. `None`: another transaction held the intent for more than a second.
 pub(super) async fn fence(
-    port: &Port,
+    tx: &mut OpenTx<'_, impl Tx>,
     ask: &Ask,
     epoch: Epoch,
     attempt: Owner,
@@ -53,9 +56,9 @@ pub(super) async fn fence(
         encoding::number(ask.lease_ms.min(encoding::MS_MAX)).into(),
         attempt.as_bytes()[..].into(),
     ];
-    let rows = match port.run(&FENCE, values).await {
+    let rows = match tx.run(&FENCE, values).await {
         Ok(rows) => rows,
-        Err(error) => match lock_failure(port, error).await? {
+        Err(error) => match lock_failure(tx, error).await? {
             LockFailure::LockedElsewhere => return Ok(None),
             LockFailure::ReadOnly => return Err(read_only()),
         },
@@ -70,14 +73,18 @@ fn read_only() -> DriverError {
 }
 
 /// The outcome of a phase that was committed before.
-pub(super) async fn outcome(port: &Port, intent: &Intent, position: u64) -> Result<Bytes, TxError> {
-    let rows = port.run(&RESULTS, vec![intent.id().as_bytes()[..].into()]).await?;
+pub(super) async fn outcome(
+    tx: &mut OpenTx<'_, impl Tx>,
+    intent: &Intent,
+    position: u64,
+) -> Result<Bytes, TxError> {
+    let rows = tx.run(&RESULTS, vec![intent.id().as_bytes()[..].into()]).await?;
     let mut found = read(&rows)?.into_iter().map(|done| done.outcome);
     usize::try_from(position).ok().and_then(|at| found.nth(at)).ok_or(TxError::Lost)
 }
 
 /// Writes the result of a phase that is not the last one.
-pub(super) async fn put(port: &Port, after: After) -> Result<(), TxError> {
+pub(super) async fn put(tx: &mut OpenTx<'_, impl Tx>, after: After) -> Result<(), TxError> {
     let mut result = Vec::with_capacity(4 + after.outcome.len());
     let length = u32::try_from(after.outcome.len()).map_err(|_| too_large(&after))?;
     result.extend_from_slice(&length.to_be_bytes());
@@ -90,7 +97,7 @@ pub(super) async fn put(port: &Port, after: After) -> Result<(), TxError> {
         after.plan.as_str().into(),
         Bytes::from(result).into(),
     ];
-    let rows = port.run(&PHASE, values).await?;
+    let rows = tx.run(&PHASE, values).await?;
     match rows.first().map(|row| row.int(0)).transpose()? {
         Some(done) if done == position + 1 => Ok(()),
         Some(done) if done == position => Err(too_large(&after)),

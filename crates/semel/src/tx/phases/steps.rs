@@ -1,4 +1,4 @@
-//! The scripts of one phase: the fence before the work, the result with its position after it.
+//! One phase: the fence before the work, the result with its position after it.
 
 use std::time::{Duration, Instant};
 
@@ -9,9 +9,8 @@ use crate::intent::identity::{Epoch, Intent, IntentId, Owner};
 use crate::intent::policy::Retention;
 use crate::store::encoding;
 use crate::tx::claim::{Ask, LOCK_SQLITE, lock_key};
-use crate::tx::driver::{Dialect, DriverError, DriverErrorKind, Sql};
+use crate::tx::driver::{Dialect, DriverError, DriverErrorKind, OpenTx, Sql, Tx};
 use crate::tx::error::TxError;
-use crate::tx::script::Port;
 
 const PAUSE: Duration = Duration::from_millis(5);
 
@@ -59,16 +58,20 @@ pub(super) struct Done {
 }
 
 /// The committed phases. A fresh intent has none; rows that are there were left by one that is forgotten.
-pub(super) async fn done(port: &Port, intent: &Intent, takeover: bool) -> Result<Vec<Done>, TxError> {
-    if port.dialect() == Dialect::Mysql {
-        return on_mysql::done(port, intent, takeover).await;
+pub(super) async fn done(
+    tx: &mut OpenTx<'_, impl Tx>,
+    intent: &Intent,
+    takeover: bool,
+) -> Result<Vec<Done>, TxError> {
+    if tx.dialect() == Dialect::Mysql {
+        return on_mysql::done(tx, intent, takeover).await;
     }
     let id = vec![intent.id().as_bytes()[..].into()];
     if !takeover {
-        port.run(&FORGET, id).await?;
+        tx.run(&FORGET, id).await?;
         return Ok(Vec::new());
     }
-    let rows = port.run(&DONE, id).await?;
+    let rows = tx.run(&DONE, id).await?;
     let read =
         |row: &crate::tx::driver::Row| Ok(Done { plan: row.text(0)?.to_owned(), outcome: row.bytes(1)? });
     rows.rows.iter().map(read).collect()
@@ -77,15 +80,15 @@ pub(super) async fn done(port: &Port, intent: &Intent, takeover: bool) -> Result
 /// The fence: checks that the claim is still ours and everything before this phase is committed. Returns the result
 /// if this phase is committed too.
 pub(super) async fn before(
-    port: Port,
-    ask: Ask,
+    tx: &mut OpenTx<'_, impl Tx>,
+    ask: &Ask,
     epoch: Epoch,
     position: usize,
     attempt: Owner,
 ) -> Result<Option<Bytes>, TxError> {
     let begun = Instant::now();
     let done = loop {
-        match fence(&port, &ask, epoch, attempt).await {
+        match fence(tx, ask, epoch, attempt).await {
             Ok(Some(done)) => break done?,
             Ok(None) if begun.elapsed() >= ask.wait => {
                 return Err(TxError::InFlight { waited: begun.elapsed() });
@@ -98,7 +101,7 @@ pub(super) async fn before(
             Ok(None) => {}
             Err(error) => return Err(error.into()),
         }
-        port.pause(PAUSE).await;
+        tx.pause(PAUSE).await;
     };
     let position = position as u64;
     if done == position {
@@ -108,18 +111,18 @@ pub(super) async fn before(
         // The transaction of an earlier phase was rolled back, or phases were skipped.
         return Err(TxError::Lost);
     }
-    if port.dialect() == Dialect::Mysql {
-        return on_mysql::outcome(&port, &ask.intent, position).await.map(Some);
+    if tx.dialect() == Dialect::Mysql {
+        return on_mysql::outcome(tx, &ask.intent, position).await.map(Some);
     }
     let values = vec![ask.intent.id().as_bytes()[..].into(), encoding::number(position).into()];
-    let rows = port.run(&OUTCOME, values).await?;
+    let rows = tx.run(&OUTCOME, values).await?;
     let row = rows.first().ok_or(TxError::Lost)?;
     Ok(Some(row.bytes(0)?))
 }
 
 /// How many phases are done; `None` while another owner is taking over.
 async fn fence(
-    port: &Port,
+    tx: &mut OpenTx<'_, impl Tx>,
     ask: &Ask,
     epoch: Epoch,
     attempt: Owner,
@@ -130,10 +133,10 @@ async fn fence(
         encoding::number(epoch.0).into(),
         encoding::number(ask.lease_ms.min(encoding::MS_MAX)).into(),
     ];
-    let done = match port.dialect() {
+    let done = match tx.dialect() {
         Dialect::Postgres => {
             values.insert(0, lock_key(&ask.intent).into());
-            let rows = port.run(&FENCE, values).await?;
+            let rows = tx.run(&FENCE, values).await?;
             let Some(row) = rows.first() else { return Ok(Some(Err(TxError::Lost))) };
             if row.int(0)? == 0 {
                 return Ok(None);
@@ -141,11 +144,11 @@ async fn fence(
             row.int_or_null(1)?
         }
         Dialect::Sqlite => {
-            port.run(&LOCK_SQLITE, Vec::new()).await?;
-            let rows = port.run(&FENCE, values).await?;
+            tx.run(&LOCK_SQLITE, Vec::new()).await?;
+            let rows = tx.run(&FENCE, values).await?;
             rows.first().map(|row| row.int(0)).transpose()?
         }
-        Dialect::Mysql => return on_mysql::fence(port, ask, epoch, attempt).await,
+        Dialect::Mysql => return on_mysql::fence(tx, ask, epoch, attempt).await,
     };
     Ok(Some(done.map(i64::cast_unsigned).ok_or(TxError::Lost)))
 }
@@ -162,30 +165,30 @@ pub(super) struct After {
     pub(super) outcome: Bytes,
 }
 
-pub(super) async fn after(port: Port, after: After) -> Result<(), TxError> {
-    if port.dialect() == Dialect::Mysql && !after.last {
-        return on_mysql::put(&port, after).await;
+pub(super) async fn after(tx: &mut OpenTx<'_, impl Tx>, after: After) -> Result<(), TxError> {
+    if tx.dialect() == Dialect::Mysql && !after.last {
+        return on_mysql::put(tx, after).await;
     }
     let id = after.id.as_bytes();
     if !after.last {
         let position = encoding::number(after.position as u64);
         let values = vec![id[..].into(), position.into(), after.plan.into(), after.outcome.into()];
-        port.run(&INSERT, values).await?;
+        tx.run(&INSERT, values).await?;
         return Ok(());
     }
     let retention_ms = match encoding::bounded(after.retention) {
         Retention::Ms(ms) => Some(encoding::number(ms)),
         Retention::Forever => None,
     };
-    if port.dialect() == Dialect::Sqlite {
-        port.run(&FORGET, vec![id[..].into()]).await?;
+    if tx.dialect() == Dialect::Sqlite {
+        tx.run(&FORGET, vec![id[..].into()]).await?;
     }
     let epoch = encoding::number(after.epoch.0);
     let mut values = vec![id[..].into(), epoch.into(), retention_ms.into(), after.outcome.into()];
-    if port.dialect() == Dialect::Mysql {
+    if tx.dialect() == Dialect::Mysql {
         values.push(after.attempt.as_bytes()[..].into());
     }
-    let rows = port.run(&END, values).await?;
+    let rows = tx.run(&END, values).await?;
     let ended = match rows.first() {
         Some(row) => row.int_or_null(0)?,
         None => None,

@@ -9,8 +9,7 @@
 //! ```
 
 use crate::intent::identity::{Intent, IntentId};
-use crate::tx::driver::{Dialect, DriverError, DriverErrorKind, Sql, Tx, Value};
-use crate::tx::script::{Port, play};
+use crate::tx::driver::{Dialect, DriverError, DriverErrorKind, OpenTx, Sql, Tx, Value};
 
 /// Longest name of a provider, in bytes.
 pub const PROVIDER_BYTES_MAX: usize = 100;
@@ -79,19 +78,21 @@ pub async fn record<X: Tx>(
     reference: &str,
 ) -> Result<(), ReferenceError> {
     named(provider, reference)?;
-    play(tx, |port| recorded(port, intent.id(), provider, reference)).await?
-}
-
-/// As [`record`], in the transaction that is open on a rusqlite connection.
-#[cfg(feature = "sqlite")]
-pub fn record_now(
-    connection: &rusqlite::Connection,
-    intent: &Intent,
-    provider: &str,
-    reference: &str,
-) -> Result<(), ReferenceError> {
-    named(provider, reference)?;
-    crate::tx::driver::play_now(connection, |port| recorded(port, intent.id(), provider, reference))?
+    let (tx, intent) = (&mut OpenTx::new(tx)?, intent.id());
+    let values = vec![provider.into(), reference.into(), Value::from(&intent.as_bytes()[..])];
+    let written = tx.run(&RECORD, values).await?;
+    if tx.dialect() != Dialect::Mysql && !written.rows.is_empty() {
+        return Ok(());
+    }
+    match found(tx, provider, reference).await? {
+        Some(there) if there == intent => Ok(()),
+        Some(_) => Err(ReferenceError::Taken { provider: provider.to_owned() }),
+        None => {
+            let message = "another transaction recorded the same reference meanwhile; roll back and run the \
+                           whole transaction again";
+            Err(DriverError::new(DriverErrorKind::Serialization, message).into())
+        }
+    }
 }
 
 /// The intent a provider's result is booked under: the question of a webhook.
@@ -101,18 +102,7 @@ pub async fn find<X: Tx>(
     reference: &str,
 ) -> Result<Option<IntentId>, ReferenceError> {
     named(provider, reference)?;
-    play(tx, |port| async move { found(&port, provider, reference).await }).await?
-}
-
-/// As [`find`], in the transaction that is open on a rusqlite connection.
-#[cfg(feature = "sqlite")]
-pub fn find_now(
-    connection: &rusqlite::Connection,
-    provider: &str,
-    reference: &str,
-) -> Result<Option<IntentId>, ReferenceError> {
-    named(provider, reference)?;
-    crate::tx::driver::play_now(connection, |port| async move { found(&port, provider, reference).await })?
+    found(&mut OpenTx::new(tx)?, provider, reference).await
 }
 
 fn named(provider: &str, reference: &str) -> Result<(), ReferenceError> {
@@ -126,30 +116,12 @@ fn named(provider: &str, reference: &str) -> Result<(), ReferenceError> {
     Ok(())
 }
 
-async fn recorded(
-    port: Port,
-    intent: IntentId,
+async fn found(
+    tx: &mut OpenTx<'_, impl Tx>,
     provider: &str,
     reference: &str,
-) -> Result<(), ReferenceError> {
-    let values = vec![provider.into(), reference.into(), Value::from(&intent.as_bytes()[..])];
-    let written = port.run(&RECORD, values).await?;
-    if port.dialect() != Dialect::Mysql && !written.rows.is_empty() {
-        return Ok(());
-    }
-    match found(&port, provider, reference).await? {
-        Some(there) if there == intent => Ok(()),
-        Some(_) => Err(ReferenceError::Taken { provider: provider.to_owned() }),
-        None => {
-            let message = "another transaction recorded the same reference meanwhile; roll back and run the \
-                           whole transaction again";
-            Err(DriverError::new(DriverErrorKind::Serialization, message).into())
-        }
-    }
-}
-
-async fn found(port: &Port, provider: &str, reference: &str) -> Result<Option<IntentId>, ReferenceError> {
-    let rows = port.run(&FIND, vec![provider.into(), reference.into()]).await?;
+) -> Result<Option<IntentId>, ReferenceError> {
+    let rows = tx.run(&FIND, vec![provider.into(), reference.into()]).await?;
     let Some(row) = rows.first() else { return Ok(None) };
     let id: [u8; 32] = row.bytes(0)?[..].try_into().map_err(|_| {
         DriverError::new(

@@ -24,7 +24,7 @@ use crate::tx::driver::explain_rusqlite;
 const CONNECTIONS_MAX: usize = 4;
 const BUSY: Duration = Duration::from_secs(1);
 
-/// Reads from the application's own database file what [`once_tx`](super::once_tx) committed there: the store of an
+/// Reads from the application's own database file what [`once_tx`](crate::blocking::once_tx) committed there: the store of an
 /// HTTP layer whose operations are all [`Atomic`](crate::Effect::Atomic).
 ///
 /// It only reads, and deletes what has expired ([`sweep`](super::sweep()), for a

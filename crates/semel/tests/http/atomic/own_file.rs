@@ -9,6 +9,7 @@ use axum::response::IntoResponse;
 use axum::routing::post;
 use http::{Request, Response, StatusCode};
 use rusqlite::{Connection, TransactionBehavior};
+use semel::blocking;
 use semel::guard::{Kept, Rebuild, Rebuilt};
 use semel::http::{ClaimHandle, Rule};
 use semel::store::Store;
@@ -82,7 +83,7 @@ fn pay(path: &Path, claim: &ClaimHandle, body: &[u8], fate: Fate) -> Response<Bo
     db.busy_timeout(Duration::from_secs(60)).unwrap();
     let tx = db.transaction_with_behavior(TransactionBehavior::Immediate).unwrap();
     let text = String::from_utf8(body.to_vec()).unwrap();
-    let paid = claim.once_now(&tx, |tx| {
+    let paid = blocking::http::once_tx(claim, &tx, |tx| {
         tx.execute("INSERT INTO payment (body) VALUES (?1)", [&text])?;
         if text.contains("broke") {
             return Err(rusqlite::Error::QueryReturnedNoRows);
@@ -170,7 +171,7 @@ async fn a_claim_in_a_transaction_under_a_layer_that_claims_is_refused() {
     let handler = move |claim: axum::Extension<ClaimHandle>| async move {
         let mut db = Connection::open(&path).unwrap();
         let tx = db.transaction().unwrap();
-        let paid = claim.once_now(&tx, |_| Ok::<_, rusqlite::Error>(Response::new("")));
+        let paid = blocking::http::once_tx(&claim, &tx, |_| Ok::<_, rusqlite::Error>(Response::new("")));
         paid.unwrap_err().to_string()
     };
     let store = semel::store::memory::MemoryStore::new();

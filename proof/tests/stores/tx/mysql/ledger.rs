@@ -22,7 +22,9 @@ impl Lend for Mysql<'_> {
 }
 
 impl Tx for Mysql<'_> {
-    const DIALECT: Dialect = Dialect::Mysql;
+    fn dialect(&self) -> Dialect {
+        Dialect::Mysql
+    }
 
     fn lend(&mut self) -> Self::Lent<'_> {}
 

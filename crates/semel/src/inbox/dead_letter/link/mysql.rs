@@ -1,17 +1,14 @@
 //! Over `sqlx` on MySQL and MariaDB.
 
-use std::future::Future;
-
 use sqlx::Connection;
 use tokio::sync::Mutex;
 
 use super::explain;
+use crate::inbox::dead_letter::any_tx::{AnyTx, LetterOperation, in_tx};
 use crate::store::mysql::MysqlStore;
 use crate::store::mysql::error::MysqlError;
 use crate::store::mysql::session::{Dial, Session};
 use crate::store::{Fate, StoreError};
-use crate::tx::driver::DriverError;
-use crate::tx::script::{Port, play};
 
 pub(in crate::inbox::dead_letter) struct Mysql {
     dial: Dial,
@@ -30,10 +27,7 @@ impl Mysql {
         &self.server
     }
 
-    pub(super) async fn play<T, F>(&self, script: impl FnOnce(Port) -> F + Send) -> Result<T, StoreError>
-    where
-        F: Future<Output = Result<T, DriverError>> + Send,
-    {
+    pub(super) async fn run<T>(&self, operation: impl LetterOperation<T>) -> Result<T, StoreError> {
         let mut idle = self.idle.lock().await;
         let not_begun = |error: MysqlError| error.explain(&self.server, Fate::NotApplied);
         let mut session = match idle.take() {
@@ -45,7 +39,7 @@ impl Mysql {
         };
         let begun = session.connection().begin().await;
         let mut tx = begun.map_err(|error| not_begun(error.into()))?;
-        let value = play(&mut tx, script).await.and_then(|result| result).map_err(explain)?;
+        let value = in_tx(&mut AnyTx::Mysql(&mut tx), operation).await.map_err(explain)?;
         tx.commit().await.map_err(|error| MysqlError::from(error).explain(&self.server, Fate::InDoubt))?;
         *idle = Some(session);
         Ok(value)

@@ -1,16 +1,13 @@
 //! Over `tokio_postgres`.
 
-use std::future::Future;
-
 use tokio::sync::Mutex;
 
 use super::explain;
+use crate::inbox::dead_letter::any_tx::{AnyTx, LetterOperation, in_tx};
 use crate::store::StoreError;
 use crate::store::postgres::PostgresOptions;
 use crate::store::postgres::connect::{Connections, Session};
 use crate::store::postgres::error::PostgresError;
-use crate::tx::driver::DriverError;
-use crate::tx::script::{Port, play};
 
 pub(in crate::inbox::dead_letter) struct Postgres {
     connections: Connections,
@@ -25,10 +22,7 @@ impl Postgres {
         Ok(Self { connections, idle: Mutex::default() })
     }
 
-    pub(super) async fn play<T, F>(&self, script: impl FnOnce(Port) -> F + Send) -> Result<T, StoreError>
-    where
-        F: Future<Output = Result<T, DriverError>> + Send,
-    {
+    pub(super) async fn run<T>(&self, operation: impl LetterOperation<T>) -> Result<T, StoreError> {
         let mut idle = self.idle.lock().await;
         let mut session = match idle.take().filter(Session::is_open) {
             Some(session) => session,
@@ -36,11 +30,11 @@ impl Postgres {
         };
         let raise = session.raise();
         let begun = session.client.transaction().await;
-        let mut tx = begun.map_err(|error| PostgresError::from(error).not_applied())?;
+        let tx = begun.map_err(|error| PostgresError::from(error).not_applied())?;
         if let Some(raise) = raise {
             tx.batch_execute(raise).await.map_err(|error| PostgresError::from(error).not_applied())?;
         }
-        let value = play(&mut tx, script).await.and_then(|result| result).map_err(explain)?;
+        let value = in_tx(&mut AnyTx::Postgres(&tx), operation).await.map_err(explain)?;
         tx.commit().await.map_err(|error| PostgresError::from(error).explain())?;
         *idle = Some(session);
         Ok(value)

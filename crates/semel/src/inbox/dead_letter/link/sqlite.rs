@@ -1,18 +1,17 @@
 //! Over `rusqlite`, in a thread of its own.
 
-use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rusqlite::{Connection, OpenFlags, TransactionBehavior};
+use rusqlite::{Connection, OpenFlags};
 
 use super::explain;
+use crate::blocking::ready;
+use crate::inbox::dead_letter::any_tx::{AnyTx, LetterOperation, in_tx};
 use crate::migration::sqlite_path;
 use crate::store::sqlite::error::{SqliteError, refused};
 use crate::store::sqlite::open::{full_path, in_thread};
 use crate::store::{Fate, StoreError};
-use crate::tx::driver::{DriverError, play_now};
-use crate::tx::script::Port;
 
 /// How long to wait for another writer.
 const BUSY: Duration = Duration::from_secs(5);
@@ -30,14 +29,10 @@ impl Sqlite {
         &self.path
     }
 
-    pub(super) async fn play<T, F>(
+    pub(super) async fn run<T: Send + 'static>(
         &self,
-        script: impl FnOnce(Port) -> F + Send + 'static,
-    ) -> Result<T, StoreError>
-    where
-        T: Send + 'static,
-        F: Future<Output = Result<T, DriverError>>,
-    {
+        operation: impl LetterOperation<T>,
+    ) -> Result<T, StoreError> {
         let path = self.path.clone();
         in_thread(move || {
             let explained = |fate| {
@@ -53,10 +48,10 @@ impl Sqlite {
                 error.explain(&path, Fate::NotApplied)
             })?;
             connection.busy_timeout(BUSY).map_err(explained(Fate::NotApplied))?;
-            let tx = connection.transaction_with_behavior(TransactionBehavior::Immediate);
-            let tx = tx.map_err(explained(Fate::NotApplied))?;
-            let value = play_now(&tx, script).and_then(|ended| ended).map_err(explain)?;
-            tx.commit().map_err(explained(Fate::InDoubt))?;
+            connection.execute_batch("BEGIN IMMEDIATE").map_err(explained(Fate::NotApplied))?;
+            // After an error the connection is closed, which rolls back.
+            let value = ready(in_tx(&mut AnyTx::Sqlite(&mut connection), operation)).map_err(explain)?;
+            connection.execute_batch("COMMIT").map_err(explained(Fate::InDoubt))?;
             Ok(value)
         })
         .await

@@ -1,0 +1,67 @@
+//! A transaction on whichever database has the dead letters.
+
+use futures_util::future::BoxFuture;
+
+use crate::tx::driver::{Dialect, DriverError, Lend, OpenTx, Rows, Statement, Tx};
+
+/// One type for all drivers: an operation is a closure, and a closure cannot be generic.
+pub(super) enum AnyTx<'c> {
+    #[cfg(feature = "postgres")]
+    Postgres(&'c tokio_postgres::Transaction<'c>),
+    #[cfg(feature = "mysql")]
+    Mysql(&'c mut sqlx::MySqlConnection),
+    /// Not its `Transaction`: that cannot move between threads, and the others' futures must.
+    #[cfg(feature = "sqlite")]
+    Sqlite(&'c mut rusqlite::Connection),
+}
+
+pub(super) type LetterTx<'t, 'c> = OpenTx<'t, AnyTx<'c>>;
+
+/// What is done in one transaction.
+pub(super) trait LetterOperation<T>:
+    for<'a> FnOnce(&'a mut LetterTx<'_, '_>) -> BoxFuture<'a, Result<T, DriverError>> + Send + 'static
+{
+}
+
+impl<T, F> LetterOperation<T> for F where
+    F: for<'a> FnOnce(&'a mut LetterTx<'_, '_>) -> BoxFuture<'a, Result<T, DriverError>> + Send + 'static
+{
+}
+
+/// Runs an operation in a transaction that was begun for it.
+pub(super) async fn in_tx<T>(
+    tx: &mut AnyTx<'_>,
+    operation: impl LetterOperation<T>,
+) -> Result<T, DriverError> {
+    operation(&mut OpenTx::new(tx)?).await
+}
+
+impl Lend for AnyTx<'_> {
+    type Lent<'l> = ();
+}
+
+impl Tx for AnyTx<'_> {
+    fn dialect(&self) -> Dialect {
+        match self {
+            #[cfg(feature = "postgres")]
+            Self::Postgres(_) => Dialect::Postgres,
+            #[cfg(feature = "mysql")]
+            Self::Mysql(_) => Dialect::Mysql,
+            #[cfg(feature = "sqlite")]
+            Self::Sqlite(_) => Dialect::Sqlite,
+        }
+    }
+
+    fn lend(&mut self) -> Self::Lent<'_> {}
+
+    async fn run(&mut self, statement: Statement) -> Result<Rows, DriverError> {
+        match self {
+            #[cfg(feature = "postgres")]
+            Self::Postgres(tx) => crate::tx::driver::run_tokio_postgres(tx, statement).await,
+            #[cfg(feature = "mysql")]
+            Self::Mysql(connection) => connection.run(statement).await,
+            #[cfg(feature = "sqlite")]
+            Self::Sqlite(connection) => crate::tx::driver::run_rusqlite(connection, &statement),
+        }
+    }
+}
