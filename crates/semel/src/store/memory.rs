@@ -10,6 +10,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 
+use super::cursor::{self, Cursor};
 use super::record::{on_claim, on_decide, on_finish};
 use super::{
     Capabilities, Claim, Claimed, Decide, Decided, ErrorKind, Existing, Fate, Filter, Finish, Finished, Page,
@@ -198,8 +199,8 @@ impl MemoryStore {
 
     fn list_now(&self, filter: &Filter) -> Result<Page, StoreError> {
         let now = self.clock();
-        let after = filter.after.as_deref().map(parse_cursor).transpose()?;
-        let mut found: Vec<(StoreTime, IntentId)> = Vec::new();
+        let after = filter.after.as_deref().map(cursor::parse).transpose()?;
+        let mut found: Vec<Cursor> = Vec::new();
         for shard in &self.inner.shards {
             let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
             let wanted = shard.iter().filter(|(_, record)| matches(filter, record, now));
@@ -210,7 +211,7 @@ impl MemoryStore {
         let limit = filter.page_records();
         let more = found.len() > limit;
         found.truncate(limit);
-        let next = found.last().filter(|_| more).map(|(created, id)| format!("{}-{id}", created.0));
+        let next = found.last().filter(|_| more).copied().map(cursor::text);
         let records = found
             .iter()
             .filter_map(|(_, id)| self.shard(id).get(id).map(|record| Record::clone(record)))
@@ -242,17 +243,6 @@ pub(super) fn matches(filter: &Filter, record: &Record, now: StoreTime) -> bool 
         && filter.operation.as_ref().is_none_or(|name| record.intent.operation().as_str() == name)
         && filter.tenant.as_ref().is_none_or(tenant)
         && filter.older_than_ms.is_none_or(|ms| now.since_ms(record.since(now)) >= ms)
-}
-
-pub(super) fn parse_cursor(cursor: &str) -> Result<(StoreTime, IntentId), StoreError> {
-    let parsed = cursor
-        .split_once('-')
-        .and_then(|(created, id)| Some((StoreTime(created.parse().ok()?), id.parse().ok()?)));
-    parsed.ok_or_else(|| {
-        let message =
-            format!("{cursor:?} is not a cursor of this store; use the one the previous page ended with");
-        StoreError::new(ErrorKind::Misconfigured, Fate::NotApplied, message)
-    })
 }
 
 /// Refuses an outcome that is too large for any store, before anything is written.

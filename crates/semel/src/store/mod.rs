@@ -14,6 +14,7 @@
 //! | `connect_backoff` | backoff between connects to a server that is down |
 //! | `locked_elsewhere` | the answer for a key that another open transaction has locked |
 //! | `encoding` | how SQL stores encode a record |
+//! | `cursor`, `pager` | where a page of a listing ends; how SQL stores fill one |
 //! | `any`, `url` | a store chosen at run time, by its URL |
 //! | `faulty` | fault injection, for tests |
 
@@ -36,6 +37,7 @@ mod coalesce;
 mod command;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod connect_backoff;
+mod cursor;
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql", feature = "redis"))]
 #[cfg_attr(not(any(feature = "sqlite", feature = "postgres", feature = "mysql")), allow(dead_code))]
 pub(crate) mod encoding;
@@ -48,6 +50,8 @@ mod locked_elsewhere;
 pub mod memory;
 #[cfg(feature = "mysql")]
 pub mod mysql;
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
+mod pager;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 pub mod protect;
@@ -74,6 +78,9 @@ pub use url::{contract, plan_migration};
 
 /// Most records one [`Store::list`] returns.
 pub const PAGE_RECORDS_MAX: usize = 1_000;
+/// Bytes of outcomes after which a page ends, however few records it has.
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql", feature = "redis"))]
+const PAGE_OUTCOME_BYTES: u64 = 16 << 20;
 
 /// A request to run an intent.
 #[derive(Clone, Debug)]
@@ -243,6 +250,18 @@ impl Filter {
     /// How many records a page has at most.
     pub fn page_records(&self) -> usize {
         if self.limit == 0 { PAGE_RECORDS_MAX } else { self.limit.min(PAGE_RECORDS_MAX) }
+    }
+
+    /// The states that match.
+    #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql", feature = "redis"))]
+    fn wanted_states(&self) -> &[State] {
+        if self.states.is_empty() { &State::ALL } else { &self.states }
+    }
+
+    /// Whether only open records match: they are few, and every store finds them at once.
+    #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql", feature = "redis"))]
+    fn only_open(&self) -> bool {
+        self.wanted_states().iter().all(|state| !state.is_finished())
     }
 }
 

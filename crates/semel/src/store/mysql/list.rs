@@ -2,6 +2,8 @@
 
 use std::collections::HashMap;
 
+use sqlx::mysql::MySqlRow;
+
 use super::error::MysqlError;
 use super::literal::{self, Template, template};
 use super::read::Readers;
@@ -10,32 +12,21 @@ use super::server::Server;
 use super::session::{Failed, Session};
 use crate::intent::identity::IntentId;
 use crate::intent::policy::StoreTime;
-use crate::intent::state::State;
-use crate::store::encoding::{number, state_code};
-use crate::store::{ErrorKind, Fate, Filter, Page, Record, StoreError};
+use crate::store::cursor::{self, Cursor};
+use crate::store::encoding::{MS_MAX, number, state_code};
+use crate::store::pager::Pager;
+use crate::store::{Filter, Page, Record, StoreError};
 
 static LIST: Template = template!("sql/list.sql");
 
-/// Bytes of outcomes after which a page ends, however few records it has.
-const PAGE_OUTCOME_BYTES: u64 = 16 << 20;
 /// Bytes of outcomes read in one statement.
 const FETCH_OUTCOME_BYTES: u64 = 4 << 20;
-/// Rows scanned in one statement, at first and at most: a scan over millions that do not match is many short reads,
-/// not a long one that keeps the server from purging old row versions.
-const WINDOW_ROWS_MIN: u64 = 1_000;
-const WINDOW_ROWS_MAX: u64 = 20_000;
+/// Rows scanned in one statement at most. A long one keeps the server from purging old row versions.
+const WINDOW_ROWS_MAX: i64 = 20_000;
 
-/// The sort key of the list: creation time, then id.
-type Cursor = (u64, IntentId);
-
-fn parse(cursor: &str) -> Result<Cursor, StoreError> {
-    let parsed =
-        cursor.split_once('-').and_then(|(created, id)| Some((created.parse().ok()?, id.parse().ok()?)));
-    parsed.filter(|(created, _)| *created <= crate::store::encoding::MS_MAX).ok_or_else(|| {
-        let message =
-            format!("{cursor:?} is not a cursor of this store; use the one the previous page ended with");
-        StoreError::new(ErrorKind::Misconfigured, Fate::NotApplied, message)
-    })
+fn parse(after: &str) -> Result<Cursor, StoreError> {
+    let parsed = cursor::parse(after)?;
+    if parsed.0.0 <= MS_MAX { Ok(parsed) } else { Err(cursor::unknown(after)) }
 }
 
 impl Readers {
@@ -67,31 +58,23 @@ impl Server {
             },
         };
         let wanted = Wanted::new(filter, operations, now);
-        let limit = filter.page_records();
-        let mut cursors: Vec<(Cursor, u64)> = Vec::new();
-        let (mut above, mut window) = (after, WINDOW_ROWS_MIN);
+        let mut pager = Pager::new(filter, after, WINDOW_ROWS_MAX);
         loop {
-            let floor = if wanted.only_open { None } else { self.floor(session, above, window).await? };
-            let room = limit + 1 - cursors.len();
-            cursors.extend(self.cursors(session, &wanted, above, floor, room).await?);
-            if cursors.len() > limit || floor.is_none() {
+            let (below, window) = (pager.below(), pager.window());
+            // Open records are few, and read in one window.
+            let floor = if filter.only_open() { None } else { self.floor(session, below, window).await? };
+            for (at, bytes) in self.cursors(session, &wanted, below, floor, pager.room()).await? {
+                if pager.ends_here() {
+                    break;
+                }
+                pager.push(at, bytes, (at, bytes));
+            }
+            if !pager.next_window(floor) {
                 break;
             }
-            above = floor;
-            window = (window * 2).min(WINDOW_ROWS_MAX);
         }
-        let mut more = cursors.len() > limit;
-        cursors.truncate(limit);
-        let mut bytes = 0;
-        let fits = cursors.iter().take_while(|(_, len)| {
-            let fits = bytes <= PAGE_OUTCOME_BYTES;
-            bytes += len;
-            fits
-        });
-        let fits = fits.count();
-        more |= fits < cursors.len();
-        cursors.truncate(fits);
-        page.next = cursors.last().filter(|_| more).map(|((created, id), _)| format!("{created}-{id}"));
+        let (cursors, next) = pager.finish();
+        page.next = next.map(cursor::text);
         page.records = self.fetch(session, &cursors).await?;
         Ok(page)
     }
@@ -103,7 +86,7 @@ impl Server {
         wanted: &Wanted,
         above: Option<Cursor>,
         floor: Option<Cursor>,
-        room: usize,
+        room: i64,
     ) -> Result<Vec<(Cursor, u64)>, Failed> {
         let range = match (above, floor) {
             (None, None) => "TRUE".to_owned(),
@@ -124,8 +107,7 @@ impl Server {
             ]))
             .await?;
         let rows = brought.iter().flat_map(|brought| &brought.rows);
-        let cursors =
-            rows.map(|row| Ok(((row::unsigned(row, 0)?, row::id(row, 1)?), row::unsigned(row, 2)?)));
+        let cursors = rows.map(|row| Ok((at(row)?, row::unsigned(row, 2)?)));
         Ok(cursors.collect::<Result<_, MysqlError>>()?)
     }
 
@@ -134,7 +116,7 @@ impl Server {
         &self,
         session: &mut Session,
         above: Option<Cursor>,
-        rows: u64,
+        rows: i64,
     ) -> Result<Option<Cursor>, Failed> {
         let range = above.map_or_else(|| "TRUE".to_owned(), below);
         let sql = format!(
@@ -143,10 +125,7 @@ impl Server {
         );
         let brought = session.run(sql).await?;
         let row = brought.first().and_then(|brought| brought.rows.first());
-        Ok(row
-            .map(|row| Ok((row::unsigned(row, 0)?, row::id(row, 1)?)))
-            .transpose()
-            .map_err(|e: MysqlError| e)?)
+        Ok(row.map(at).transpose()?)
     }
 
     /// The records at those cursors, in their order; records deleted meanwhile are left out.
@@ -170,12 +149,17 @@ impl Server {
     }
 }
 
-fn below((created, id): Cursor) -> String {
+/// The cursor in the first two columns.
+fn at(row: &MySqlRow) -> Result<Cursor, MysqlError> {
+    Ok((StoreTime(row::unsigned(row, 0)?), row::id(row, 1)?))
+}
+
+fn below((StoreTime(created), id): Cursor) -> String {
     let id = literal::bytes(id.as_bytes());
     format!("created_at <= {created} AND (created_at < {created} OR id < {id})")
 }
 
-fn not_below((created, id): Cursor) -> String {
+fn not_below((StoreTime(created), id): Cursor) -> String {
     let id = literal::bytes(id.as_bytes());
     format!("created_at >= {created} AND (created_at > {created} OR id >= {id})")
 }
@@ -191,9 +175,9 @@ struct Wanted {
 
 impl Wanted {
     fn new(filter: &Filter, operations: Option<Vec<i64>>, now: StoreTime) -> Self {
-        let all = if filter.states.is_empty() { &State::ALL[..] } else { &filter.states };
-        let only_open = all.iter().all(|state| !state.is_finished());
-        let states: Vec<String> = all.iter().map(|state| state_code(*state).to_string()).collect();
+        let only_open = filter.only_open();
+        let states: Vec<String> =
+            filter.wanted_states().iter().map(|state| state_code(*state).to_string()).collect();
         let mut filters = String::new();
         if only_open {
             filters.push_str("AND state IN (0, 1) ");

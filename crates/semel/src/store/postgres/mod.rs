@@ -45,6 +45,7 @@ use super::coalesce::Coalescer;
 use super::command::{Command, Finishing};
 use super::encoding::{MS_MAX, bounded};
 use super::memory::check_size;
+use super::pager::sequence;
 use super::queue::closed;
 use super::{
     AnyStore, Capabilities, Claim, Claimed, Decide, Decided, Filter, Finish, Finished, Page, Record, Renewed,
@@ -219,8 +220,8 @@ impl Store for PostgresStore {
 
     async fn list(&self, filter: Filter) -> Result<Page, StoreError> {
         self.check_open()?;
-        reader::check_cursor(&filter)?;
-        self.inner.lists.list(&filter).await.map_err(|error| error.not_applied())
+        let after = sequence(&filter)?;
+        self.inner.lists.list(&filter, after).await.map_err(|error| error.not_applied())
     }
 
     async fn decide(&self, id: IntentId, mut decide: Decide) -> Result<Decided, StoreError> {

@@ -15,17 +15,13 @@ use super::row::{column, full_record, outcome_len, time};
 use super::statement::{FLOOR, LIST, LIST_OPEN, NOW, RECORD, SWEEP, Sql};
 use crate::intent::identity::IntentId;
 use crate::intent::policy::StoreTime;
-use crate::intent::state::State;
 use crate::store::connect_backoff::ConnectBackoff;
-use crate::store::encoding::{number, state_code};
-use crate::store::{ErrorKind, Fate, Filter, Page, Record, StoreError};
+use crate::store::encoding::number;
+use crate::store::pager::{Pager, state_bits};
+use crate::store::{Filter, Page, Record};
 use crate::timeout::bounded;
 
-/// Bytes of outcomes after which a page ends, however few records it has.
-const PAGE_OUTCOME_BYTES: usize = 16 << 20;
-/// Rows scanned in one statement, at first and at most: a scan over millions that do not match must not hold a snapshot
-/// for long.
-const WINDOW_ROWS_MIN: i64 = 1_000;
+/// Rows scanned in one statement at most.
 const WINDOW_ROWS_MAX: i64 = 50_000;
 /// Records one statement deletes.
 const SWEEP_CHUNK: usize = 500;
@@ -125,58 +121,44 @@ impl Reader {
         Ok(Some(full_record(row)?).filter(|record| record.state_at(now).is_some()))
     }
 
-    /// A page, scanned a window at a time.
-    pub(super) async fn list(&self, filter: &Filter) -> Result<Page, PostgresError> {
+    /// A page of the records after that sequence number.
+    pub(super) async fn list(&self, filter: &Filter, after: Option<i64>) -> Result<Page, PostgresError> {
         let now = self.now().await?;
-        let mut page = Page { records: Vec::new(), next: None, now };
-        let wanted = if filter.states.is_empty() { &State::ALL[..] } else { &filter.states };
-        let states = wanted.iter().fold(0i32, |bits, state| bits | 1 << state_code(*state));
-        let only_open = wanted.iter().all(|state| !state.is_finished());
-        let older_than_ms = number(filter.older_than_ms.unwrap_or(0));
-        let limit = filter.page_records();
-        let mut below = filter.after.as_deref().and_then(|after| after.parse().ok()).unwrap_or(i64::MAX);
-        let (mut window, mut last, mut outcome_bytes) = (WINDOW_ROWS_MIN, 0, 0);
+        let sql: &Sql = if filter.only_open() { &LIST_OPEN } else { &LIST };
+        let (states, older_than_ms) = (state_bits(filter), number(filter.older_than_ms.unwrap_or(0)));
+        let mut pager = Pager::new(filter, after, WINDOW_ROWS_MAX);
         loop {
+            let below = pager.below().unwrap_or(i64::MAX);
             // Open records are few, and read in one window.
-            let floor = if only_open { 0 } else { self.floor(below, window).await? };
-            let room = number((limit + 1 - page.records.len()) as u64);
-            let sql: &Sql = if only_open { &LIST_OPEN } else { &LIST };
-            let rows = self
-                .read(
-                    sql,
-                    &[
-                        &number(now.0),
-                        &below,
-                        &floor,
-                        &states,
-                        &filter.operation,
-                        &filter.tenant,
-                        &older_than_ms,
-                        &room,
-                    ],
-                )
-                .await?;
-            for row in &rows {
-                // One more than the limit shows that there is another page.
-                if page.records.len() == limit || outcome_bytes > PAGE_OUTCOME_BYTES {
-                    page.next = Some(last.to_string());
-                    return Ok(page);
+            let floor = if filter.only_open() { None } else { self.floor(below, pager.window()).await? };
+            let values: [&(dyn ToSql + Sync); 8] = [
+                &number(now.0),
+                &below,
+                &floor.unwrap_or(0),
+                &states,
+                &filter.operation,
+                &filter.tenant,
+                &older_than_ms,
+                &pager.room(),
+            ];
+            for row in &self.read(sql, &values).await? {
+                if pager.ends_here() {
+                    break;
                 }
-                last = column::<i64>(row, "seq")?;
-                outcome_bytes += outcome_len(row)?;
-                page.records.push(full_record(row)?);
+                pager.push(column::<i64>(row, "seq")?, outcome_len(row)? as u64, full_record(row)?);
             }
-            if floor == 0 {
-                return Ok(page);
+            if !pager.next_window(floor) {
+                break;
             }
-            below = floor;
-            window = (window * 2).min(WINDOW_ROWS_MAX);
         }
+        let (records, next) = pager.finish();
+        Ok(Page { records, next: next.map(|seq| seq.to_string()), now })
     }
 
-    async fn floor(&self, below: i64, window: i64) -> Result<i64, PostgresError> {
+    /// Where the window ends; `None` at the end of the list.
+    async fn floor(&self, below: i64, window: i64) -> Result<Option<i64>, PostgresError> {
         let rows = self.read(&FLOOR, &[&below, &window]).await?;
-        rows.first().map_or(Ok(0), |row| column(row, "seq"))
+        rows.first().map(|row| column(row, "seq")).transpose()
     }
 
     /// Deletes up to `limit` expired records, a chunk at a time; claims run in between.
@@ -206,17 +188,5 @@ impl Reader {
             }
         }
         Ok(swept)
-    }
-}
-
-/// Refuses a cursor that is not from a page of this store.
-pub(super) fn check_cursor(filter: &Filter) -> Result<(), StoreError> {
-    match &filter.after {
-        Some(cursor) if !cursor.parse::<i64>().is_ok_and(|seq| seq > 0) => {
-            let message =
-                format!("{cursor:?} is not a cursor of this store; use the one the previous page ended with");
-            Err(StoreError::new(ErrorKind::Misconfigured, Fate::NotApplied, message))
-        }
-        _ => Ok(()),
     }
 }

@@ -12,10 +12,10 @@ use redis::{Cmd, Value};
 use super::connection::{Connections, Node};
 use super::error::{self, Failed};
 use super::layout::{self, BUCKETS, ID_BYTES};
-use crate::intent::identity::IntentId;
 use crate::intent::policy::StoreTime;
-use crate::store::memory::{matches, parse_cursor};
-use crate::store::{Filter, Page, Record, StoreError};
+use crate::store::cursor::{self, Cursor};
+use crate::store::memory::matches;
+use crate::store::{Filter, PAGE_OUTCOME_BYTES, Page, Record, StoreError};
 
 /// Keys per step of a scan.
 const STEP_KEYS: usize = 1_000;
@@ -23,14 +23,9 @@ const STEP_KEYS: usize = 1_000;
 const TOGETHER: usize = 128;
 /// Whole records, with their outcomes, read concurrently.
 const WHOLE_TOGETHER: usize = 16;
-/// Bytes of outcomes after which a page ends, however few records it has.
-const PAGE_OUTCOME_BYTES: usize = 16 << 20;
 /// First bytes of a record: enough for nearly all identities, and enough for every one.
 const BEGINNING_BYTES: usize = 384;
 const BEGINNING_BYTES_MAX: usize = 8 * 1024;
-
-/// The sort key of the list: creation time, then id.
-type Cursor = (StoreTime, IntentId);
 
 /// The newest records found: a page and one more, which shows that there is another page.
 struct Newest<'a> {
@@ -61,11 +56,10 @@ pub(super) async fn page(
     filter: &Filter,
     now: StoreTime,
 ) -> Result<Page, StoreError> {
-    let after = filter.after.as_deref().map(parse_cursor).transpose()?;
+    let after = filter.after.as_deref().map(cursor::parse).transpose()?;
     let limit = filter.page_records();
     let mut newest = Newest { filter, now, after, room: limit + 1, found: BTreeSet::new() };
-    let only_open = !filter.states.is_empty() && filter.states.iter().all(|state| !state.is_finished());
-    if only_open {
+    if filter.only_open() {
         scan_open(connections, prefix, &mut newest).await?;
     } else {
         for node in connections.nodes().await? {
@@ -76,23 +70,23 @@ pub(super) async fn page(
     let more = cursors.len() > limit;
     cursors.truncate(limit);
     let mut page = Page { records: Vec::with_capacity(cursors.len()), next: None, now };
-    let text = |(created, id): &Cursor| format!("{}-{id}", created.0);
     let mut outcome_bytes = 0;
     let wanted = stream::iter(cursors.clone())
         .map(|cursor| async move { Ok((cursor, whole(connections, prefix, cursor).await?)) });
     let mut wanted = wanted.buffered(WHOLE_TOGETHER);
-    while let Some((cursor, record)) = wanted.try_next().await? {
+    while let Some((at, record)) = wanted.try_next().await? {
         if outcome_bytes > PAGE_OUTCOME_BYTES {
-            page.next = page.records.last().map(|last: &Record| text(&(last.created_at, last.intent.id())));
+            page.next =
+                page.records.last().map(|last: &Record| cursor::text((last.created_at, last.intent.id())));
             return Ok(page);
         }
         // It may have been deleted or changed meanwhile; then it is left out.
-        if let Some(record) = record.filter(|it| it.created_at == cursor.0 && matches(filter, it, now)) {
-            outcome_bytes += record.outcome.as_ref().map_or(0, |outcome| outcome.encoded_len());
+        if let Some(record) = record.filter(|it| it.created_at == at.0 && matches(filter, it, now)) {
+            outcome_bytes += record.outcome.as_ref().map_or(0, |outcome| outcome.encoded_len() as u64);
             page.records.push(record);
         }
     }
-    page.next = cursors.last().filter(|_| more).map(text);
+    page.next = cursors.last().filter(|_| more).copied().map(cursor::text);
     Ok(page)
 }
 

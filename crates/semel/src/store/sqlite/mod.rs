@@ -31,6 +31,7 @@ use self::writer::{Work, Writer};
 use super::command::{Ask, Command, Finishing};
 use super::encoding::{MS_MAX, bounded};
 use super::memory::check_size;
+use super::pager::sequence;
 use super::queue::Queue;
 use super::{
     Capabilities, Claim, Claimed, Decide, Decided, Filter, Finish, Finished, Lineage, Page, Record, Renewed,
@@ -230,8 +231,8 @@ impl Store for SqliteStore {
     }
 
     async fn list(&self, filter: Filter) -> Result<Page, StoreError> {
-        reader::check_cursor(&filter)?;
-        self.inner.lists.ask(|reply| ReadRequest::List(Box::new(filter), reply)).await
+        let after = sequence(&filter)?;
+        self.inner.lists.ask(|reply| ReadRequest::List(Box::new(filter), after, reply)).await
     }
 
     async fn decide(&self, id: IntentId, mut decide: Decide) -> Result<Decided, StoreError> {

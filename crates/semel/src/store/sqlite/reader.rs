@@ -12,21 +12,19 @@ use super::open;
 use super::options::File;
 use super::row;
 use crate::intent::identity::IntentId;
-use crate::intent::state::State;
 use crate::store::command::Reply;
 use crate::store::encoding;
-use crate::store::{ErrorKind, Fate, Filter, Lineage, Page, Record, StoreError};
+use crate::store::pager::{Pager, state_bits};
+use crate::store::{Fate, Filter, Lineage, Page, Record};
 
-/// Bytes of outcomes after which a page ends, however few records it has.
-const PAGE_OUTCOME_BYTES: usize = 16 << 20;
-/// Rows scanned in one read, at first and at most. A long read keeps the log from starting over.
-const WINDOW_ROWS_MIN: i64 = 1_000;
+/// Rows scanned in one read at most.
 const WINDOW_ROWS_MAX: i64 = 20_000;
 
 /// A request to a reader.
 pub(super) enum ReadRequest {
     Get(IntentId, Reply<Option<Record>>),
-    List(Box<Filter>, Reply<Page>),
+    /// The page after a sequence number.
+    List(Box<Filter>, Option<i64>, Reply<Page>),
     Lineage(Reply<Lineage>),
     /// Accept nothing more, and end.
     Close,
@@ -54,8 +52,8 @@ pub(super) fn run(
                 let found = get(&opened, clock, &id);
                 answer(file, opened, found, reply)
             }
-            (ReadRequest::List(filter, reply), Ok(opened)) => {
-                let found = list(&opened, clock, &filter, || reply.is_closed());
+            (ReadRequest::List(filter, after, reply), Ok(opened)) => {
+                let found = list(&opened, clock, &filter, after, || reply.is_closed());
                 answer(file, opened, found, reply)
             }
             (ReadRequest::Lineage(reply), Ok(opened)) => {
@@ -70,7 +68,7 @@ pub(super) fn run(
                 let _ = reply.send(Err(error));
                 None
             }
-            (ReadRequest::List(_, reply), Err(error)) => {
+            (ReadRequest::List(_, _, reply), Err(error)) => {
                 let _ = reply.send(Err(error));
                 None
             }
@@ -109,104 +107,62 @@ static LIST_OPEN: LazyLock<String> = LazyLock::new(|| {
         .replace("{open}", "AND state < 2")
 });
 
-/// A page. Rows are scanned a window at a time, each in a read of its own: scanning millions of rows that do not match
-/// must not keep the log from starting over.
+/// A page of the records after that sequence number. Each window is a read of its own: a long one keeps the log from
+/// starting over.
 fn list(
     connection: &Connection,
     clock: &Clock,
     filter: &Filter,
+    after: Option<i64>,
     cancelled: impl Fn() -> bool,
 ) -> Result<Page, SqliteError> {
     let now = clock.now();
-    let mut page = Page { records: Vec::new(), next: None, now };
-    let Some(wanted) = Wanted::new(connection, filter)? else { return Ok(page) };
-    let limit = filter.page_records();
-    let mut below = filter.after.as_deref().and_then(|after| after.parse().ok()).unwrap_or(i64::MAX);
-    let mut window = WINDOW_ROWS_MIN;
-    let (mut last, mut outcome_bytes) = (0, 0);
+    let operation: Option<i64> = match &filter.operation {
+        None => None,
+        Some(name) => {
+            let mut find = connection.prepare_cached("SELECT n FROM operation WHERE name = ?1")?;
+            match find.query_row([name], |row| row.get(0)).optional()? {
+                Some(n) => Some(n),
+                // It was never claimed.
+                None => return Ok(Page { records: Vec::new(), next: None, now }),
+            }
+        }
+    };
+    let sql = if filter.only_open() { &LIST_OPEN } else { &LIST };
+    let older_than_ms = encoding::number(filter.older_than_ms.unwrap_or(0));
+    let mut pager = Pager::new(filter, after, WINDOW_ROWS_MAX);
     loop {
-        let floor = wanted.floor(connection, below, window)?;
-        let mut find = connection.prepare_cached(wanted.sql())?;
-        let room = encoding::number((limit + 1 - page.records.len()) as u64);
+        let below = pager.below().unwrap_or(i64::MAX);
+        // Open records are few, and read in one window.
+        let floor = if filter.only_open() { None } else { floor(connection, below, pager.window())? };
+        let mut find = connection.prepare_cached(sql)?;
         let mut rows = find.query(params![
             encoding::number(now.0),
             below,
-            floor,
-            wanted.states,
-            wanted.operation,
+            floor.unwrap_or(0),
+            state_bits(filter),
+            operation,
             filter.tenant,
-            wanted.older_than_ms,
-            room,
+            older_than_ms,
+            pager.room(),
         ])?;
         while let Some(row) = rows.next()? {
-            // One more than the limit shows that there is another page.
-            if page.records.len() == limit || outcome_bytes > PAGE_OUTCOME_BYTES {
-                page.next = Some(last.to_string());
-                return Ok(page);
+            if pager.ends_here() {
+                break;
             }
-            last = row::seq(row)?;
-            outcome_bytes += row::outcome_len(row)?;
-            page.records.push(row::full_record(row)?);
+            pager.push(row::seq(row)?, row::outcome_len(row)? as u64, row::full_record(row)?);
         }
-        if floor == 0 || cancelled() {
-            return Ok(page);
+        if !pager.next_window(floor) || cancelled() {
+            break;
         }
-        below = floor;
-        window = (window * 2).min(WINDOW_ROWS_MAX);
     }
+    let (records, next) = pager.finish();
+    Ok(Page { records, next: next.map(|seq| seq.to_string()), now })
 }
 
-/// A filter in SQLite's terms.
-struct Wanted {
-    states: i64,
-    only_open: bool,
-    operation: Option<i64>,
-    older_than_ms: i64,
-}
-
-impl Wanted {
-    /// `None` when nothing can match: an operation that was never claimed.
-    fn new(connection: &Connection, filter: &Filter) -> Result<Option<Self>, SqliteError> {
-        let all = if filter.states.is_empty() { &State::ALL[..] } else { &filter.states };
-        let states = all.iter().fold(0, |bits, state| bits | 1 << encoding::state_code(*state));
-        let only_open = all.iter().all(|state| !state.is_finished());
-        let operation = match &filter.operation {
-            None => None,
-            Some(name) => {
-                let mut find = connection.prepare_cached("SELECT n FROM operation WHERE name = ?1")?;
-                match find.query_row([name], |row| row.get(0)).optional()? {
-                    Some(n) => Some(n),
-                    None => return Ok(None),
-                }
-            }
-        };
-        let older_than_ms = encoding::number(filter.older_than_ms.unwrap_or(0));
-        Ok(Some(Self { states, only_open, operation, older_than_ms }))
-    }
-
-    fn sql(&self) -> &'static str {
-        if self.only_open { &LIST_OPEN } else { &LIST }
-    }
-
-    /// Where the window below `below` ends; 0 is the end of the list. Open records are few, and read in one window.
-    fn floor(&self, connection: &Connection, below: i64, window: i64) -> rusqlite::Result<i64> {
-        if self.only_open {
-            return Ok(0);
-        }
-        let mut find = connection
-            .prepare_cached("SELECT seq FROM intent WHERE seq < ?1 ORDER BY seq DESC LIMIT 1 OFFSET ?2")?;
-        Ok(find.query_row([below, window], |row| row.get(0)).optional()?.unwrap_or(0))
-    }
-}
-
-/// Refuses a cursor that is not from a page of this store.
-pub(super) fn check_cursor(filter: &Filter) -> Result<(), StoreError> {
-    match &filter.after {
-        Some(cursor) if !cursor.parse::<i64>().is_ok_and(|seq| seq > 0) => {
-            let message =
-                format!("{cursor:?} is not a cursor of this store; use the one the previous page ended with");
-            Err(StoreError::new(ErrorKind::Misconfigured, Fate::NotApplied, message))
-        }
-        _ => Ok(()),
-    }
+/// Where the window ends; `None` at the end of the list.
+fn floor(connection: &Connection, below: i64, window: i64) -> rusqlite::Result<Option<i64>> {
+    let mut find = connection
+        .prepare_cached("SELECT seq FROM intent WHERE seq < ?1 ORDER BY seq DESC LIMIT 1 OFFSET ?2")?;
+    find.query_row([below, window], |row| row.get(0)).optional()
 }
