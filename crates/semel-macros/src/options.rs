@@ -28,8 +28,7 @@ const NAMES: [&str; 13] = [
 #[derive(Default)]
 pub(crate) struct Options {
     operation: Option<LitStr>,
-    /// The settings that were written, as calls on `semel::attribute::AttributeOperation`. What was not written has no
-    /// value here: defaults are `Policy::default()`'s business alone.
+    /// The settings that were written, as changes of a `semel::guard::Policy`. What was not written has no value here: defaults are `Policy::default()`'s business alone.
     settings: Vec<TokenStream>,
     /// Where the effect was declared atomic.
     pub(crate) atomic: Option<Span>,
@@ -52,10 +51,10 @@ impl Options {
         self.operation.as_ref().ok_or_else(|| missing("operation", "\"payment.create\""))
     }
 
-    /// The declaration: `operation("payment.create").retention(…)`.
+    /// The declaration: `operation("payment.create").set(|policy| policy.retention = …)`.
     pub(crate) fn declared(&self) -> Result<TokenStream> {
         let (operation, settings) = (self.operation()?, &self.settings);
-        Ok(quote!(::semel::attribute::operation(#operation) #(.#settings)*))
+        Ok(quote!(::semel::attribute::operation(#operation) #(.set(|policy| #settings))*))
     }
 
     fn take(&mut self, name: &Ident, input: ParseStream<'_>) -> Result<()> {
@@ -76,7 +75,10 @@ impl Options {
             "lease" => self.set(name, value::lease(&text(name, input)?)?),
             "in_flight" => self.set(name, value::in_flight(&text(name, input)?)?),
             "store_down" => self.set(name, value::store_down(&text(name, input)?)?),
-            "timeout" => self.set(name, value::timeout(&text(name, input)?)?),
+            "timeout" => {
+                let timeout = value::timeout(&text(name, input)?)?;
+                self.set(name, quote!(::core::option::Option::Some(#timeout)));
+            }
             "guard" => self.guard = Some(expression(name, input)?),
             "scope" => self.scope = Some(expression(name, input)?),
             "single_tenant" => self.scope = Some(syn::parse_quote!(::semel::Scope::single_tenant())),
@@ -100,9 +102,9 @@ impl Options {
     }
 
     fn set(&mut self, name: &Ident, value: TokenStream) {
-        // Spelled by us: an error of the setter would be ours, not the user's.
-        let setter = Ident::new(&name.to_string(), Span::call_site());
-        self.settings.push(quote!(#setter(#value)));
+        // Spelled by us: an error of the setting would be ours, not the user's.
+        let field = Ident::new(&name.to_string(), Span::call_site());
+        self.settings.push(quote!(policy.#field = #value));
     }
 }
 

@@ -24,8 +24,8 @@ fn a_function_becomes_a_call_with_its_body_as_the_work() {
             self: Arc<Self>, merchant: Scope, order: Order, cents: u32, database: Pool,
         ) -> Result<Receipt, OnceError> {
             let call = ::semel::attribute::operation("payment.create")
-                .retention(::semel::Retention::Ms(604800000u64))
-                .in_flight(::semel::InFlight::Wait(::core::time::Duration::from_millis(2000u64)))
+                .set(|policy| policy.retention = ::semel::Retention::Ms(604800000u64))
+                .set(|policy| policy.in_flight = ::semel::InFlight::Wait(::core::time::Duration::from_millis(2000u64)))
                 .call(&self.guard, &merchant, &order.key()?, &(&order, &cents,));
             call.run(move |attempt| async move {
                 provider(cents, attempt.child("charge")).await?
@@ -84,7 +84,7 @@ fn a_handler_gets_a_rule_beside_it_and_a_claim_in_front() {
             /// The rule of its operation, for the layer: `POST /payments` and the like.
             fn rule(route: &str) -> ::semel::http::Rule {
                 ::semel::attribute::operation("payment.create")
-                    .lease(::core::time::Duration::from_millis(60000u64))
+                    .set(|policy| policy.lease = ::core::time::Duration::from_millis(60000u64))
                     .rule(route)
             }
         }

@@ -93,13 +93,8 @@ pub struct Command<P> {
 impl<P: Serialize> Command<P> {
     /// Prepares to apply it once; settings can be added.
     pub fn once(&self) -> CommandOnce<'_, P> {
-        CommandOnce {
-            command: self,
-            advanced: Advanced::default(),
-            retention: None,
-            wait: None,
-            protection: Protection::none(),
-        }
+        let once = self.intent().and_then(|intent| Ok(Once::new(&intent, self.fingerprint()?)));
+        CommandOnce { command: self, advanced: Advanced::default(), once }
     }
 
     /// Its intent: tenant, kind and id.
@@ -211,9 +206,8 @@ impl<C: fmt::Debug, E: Error + 'static> Error for CommandError<C, E> {
 pub struct CommandOnce<'a, P> {
     command: &'a Command<P>,
     advanced: Advanced,
-    retention: Option<Retention>,
-    wait: Option<Duration>,
-    protection: Protection,
+    /// Or why the command is invalid.
+    once: Result<Once, String>,
 }
 
 /// Stops the work without recording anything: the aggregate has moved on, or the work failed.
@@ -230,21 +224,18 @@ impl<P: Serialize> CommandOnce<'_, P> {
     }
 
     /// As [`Once::retention`].
-    pub fn retention(mut self, retention: impl Into<Retention>) -> Self {
-        self.retention = Some(retention.into());
-        self
+    pub fn retention(self, retention: impl Into<Retention>) -> Self {
+        Self { once: self.once.map(|once| once.retention(retention)), ..self }
     }
 
     /// As [`Once::wait`].
-    pub fn wait(mut self, wait: Duration) -> Self {
-        self.wait = Some(wait);
-        self
+    pub fn wait(self, wait: Duration) -> Self {
+        Self { once: self.once.map(|once| once.wait(wait)), ..self }
     }
 
     /// As [`Once::protect`].
-    pub fn protect(mut self, protection: Protection) -> Self {
-        self.protection = protection;
-        self
+    pub fn protect(self, protection: Protection) -> Self {
+        Self { once: self.once.map(|once| once.protect(protection)), ..self }
     }
 
     /// Applies it in the transaction `tx`, unless it was applied before. Commit on `Ok`.
@@ -257,28 +248,9 @@ impl<P: Serialize> CommandOnce<'_, P> {
         X: Tx,
         T: Remember,
     {
-        let once = self.configured().map_err(|why| CommandError::Invalid { why })?;
-        let applied = once.run_tx(tx, async |tx| stopped(work(tx).await)).await;
-        self.result_of(applied)
-    }
-
-    fn configured(&self) -> Result<Once, String> {
-        let mut once = Once::new(&self.command.intent()?, self.command.fingerprint()?);
-        once = once.protect(self.protection.clone());
-        if let Some(retention) = self.retention {
-            once = once.retention(retention);
-        }
-        if let Some(wait) = self.wait {
-            once = once.wait(wait);
-        }
-        Ok(once)
-    }
-
-    fn result_of<T, C, E>(
-        &self,
-        applied: Result<TxReply<T>, TxError<Stopped<C, E>>>,
-    ) -> Result<Applied<T, C>, CommandError<C, E>> {
-        match applied {
+        let Self { command, advanced, once } = self;
+        let once = once.map_err(|why| CommandError::Invalid { why })?;
+        match once.run_tx(tx, async |tx| stopped(work(tx).await)).await {
             Ok(TxReply { value, replayed: false }) => Ok(Applied::Done(value)),
             Ok(TxReply { value, replayed: true }) => Ok(Applied::Replayed(value)),
             Err(error) => {
@@ -286,22 +258,16 @@ impl<P: Serialize> CommandOnce<'_, P> {
                     Stopped::Work(error) => Ok(error),
                     Stopped::Advanced(current) => Err(current),
                 });
-                match error {
-                    Ok(error) => Err(error.into()),
-                    Err(current) => self.moved_on(current),
+                match (error, advanced) {
+                    (Ok(error), _) => Err(error.into()),
+                    (Err(current), Advanced::Current) => Ok(Applied::Current(current)),
+                    (Err(current), Advanced::Conflict) => Err(CommandError::Conflict {
+                        aggregate: command.aggregate.clone(),
+                        expected: command.expected_version,
+                        current,
+                    }),
                 }
             }
-        }
-    }
-
-    fn moved_on<T, C, E>(&self, current: C) -> Result<Applied<T, C>, CommandError<C, E>> {
-        match self.advanced {
-            Advanced::Current => Ok(Applied::Current(current)),
-            Advanced::Conflict => Err(CommandError::Conflict {
-                aggregate: self.command.aggregate.clone(),
-                expected: self.command.expected_version,
-                current,
-            }),
         }
     }
 }

@@ -104,10 +104,10 @@ impl MysqlStore {
             schema::expect(&mut session, &name).await?;
         }
         let lineage = schema::lineage(&mut session, &name).await?;
-        let (_, queue_wait) = options.queue();
+        let queue_wait = options.bounds.queue_wait;
         let server = Arc::new(Server::new(name, dial, options.clock.clone(), status.packet_bytes));
         let readers = Readers::new(Arc::clone(&server), queue_wait);
-        let coalescer = Coalescer::start(Arc::clone(&server), Some(session), options.bounds());
+        let coalescer = Coalescer::start(Arc::clone(&server), Some(session), options.bounds);
         Ok(Self { inner: Arc::new(Inner { server, status, lineage, coalescer, readers }) })
     }
 

@@ -44,10 +44,7 @@ const DRIVERS: &[&str] = &["ssl-mode", "ssl-ca", "ssl-cert", "ssl-key", "socket"
 #[derive(Clone)]
 pub struct MysqlOptions {
     pub(super) create: bool,
-    connections: usize,
-    batch_max: usize,
-    queue_max: usize,
-    queue_wait: Duration,
+    pub(super) bounds: Bounds,
     connect_timeout: Duration,
     statement_timeout: Duration,
     pub(super) clock: String,
@@ -58,10 +55,12 @@ impl Default for MysqlOptions {
     fn default() -> Self {
         Self {
             create: true,
-            connections: 4,
-            batch_max: 256,
-            queue_max: 4_096,
-            queue_wait: Duration::from_secs(1),
+            bounds: Bounds {
+                connections: 4,
+                batch_max: 256,
+                queue_max: 4_096,
+                queue_wait: Duration::from_secs(1),
+            },
             connect_timeout: Duration::from_secs(5),
             statement_timeout: Duration::from_secs(10),
             clock: CLOCK.to_owned(),
@@ -80,26 +79,26 @@ impl MysqlOptions {
     /// Connections that carry requests. Default: 4. Waiting requests are sent in batches, so more connections rarely
     /// help. Up to two more are opened for reads and sweeps.
     pub fn connections(mut self, connections: usize) -> Self {
-        self.connections = connections.clamp(1, 1_000);
+        self.bounds.connections = connections.clamp(1, 1_000);
         self
     }
 
     /// How many requests share one commit at most. Default: 256; the limit is 1,000.
     pub fn batch_max(mut self, requests: usize) -> Self {
-        self.batch_max = requests.clamp(1, BATCH_MAX);
+        self.bounds.batch_max = requests.clamp(1, BATCH_MAX);
         self
     }
 
     /// How many requests may wait for a connection. Default: 4,096. One that finds the queue full waits for
     /// [`queue_wait`](Self::queue_wait) and is then refused as busy.
     pub fn queue_max(mut self, requests: usize) -> Self {
-        self.queue_max = requests.max(1);
+        self.bounds.queue_max = requests.max(1);
         self
     }
 
     /// How long a request waits for room in a full queue. Default: one second.
     pub fn queue_wait(mut self, wait: Duration) -> Self {
-        self.queue_wait = wait;
+        self.bounds.queue_wait = wait;
         self
     }
 
@@ -133,19 +132,6 @@ impl MysqlOptions {
     /// Connects, checks the server's settings, and creates the tables if allowed.
     pub async fn open(self, url: &str) -> Result<MysqlStore, StoreError> {
         MysqlStore::open_with(self, url).await
-    }
-
-    pub(super) fn bounds(&self) -> Bounds {
-        Bounds {
-            connections: self.connections,
-            batch_max: self.batch_max,
-            queue_max: self.queue_max,
-            queue_wait: self.queue_wait,
-        }
-    }
-
-    pub(super) fn queue(&self) -> (usize, Duration) {
-        (self.queue_max, self.queue_wait)
     }
 
     /// Applies the options of a URL over those already set; also returns the server's name without the password.
@@ -223,8 +209,8 @@ impl fmt::Debug for MysqlOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("MysqlOptions")
             .field("create", &self.create)
-            .field("connections", &self.connections)
-            .field("batch_max", &self.batch_max)
+            .field("connections", &self.bounds.connections)
+            .field("batch_max", &self.bounds.batch_max)
             .field("statement_timeout", &self.statement_timeout)
             .finish_non_exhaustive()
     }
@@ -242,7 +228,7 @@ mod tests {
     fn a_url_sets_bounds_and_hides_its_password() {
         let url = "mysql://semel:s%40crt@db:3307/once?connections=9&batch=5000&statement-timeout-ms=250";
         let (options, dial, name) = read(url).unwrap();
-        assert_eq!((options.connections, options.batch_max), (9, BATCH_MAX));
+        assert_eq!((options.bounds.connections, options.bounds.batch_max), (9, BATCH_MAX));
         assert_eq!(dial.statement_timeout, Duration::from_millis(250));
         assert_eq!(name, "mysql://semel@db:3307/once");
         assert!(!format!("{options:?} {dial:?}").contains("crt"));
