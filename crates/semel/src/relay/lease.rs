@@ -10,7 +10,7 @@ pub(in crate::relay) const LANES: i16 = 16;
 
 /// A lease.
 #[derive(Debug)]
-pub struct Lease {
+pub struct RelayLease {
     pub(in crate::relay) me: String,
     pub(in crate::relay) lineage: OutboxLineage,
     /// Until then no other relay takes what we own. Counted from before the server was asked.
@@ -20,7 +20,7 @@ pub struct Lease {
     pub(in crate::relay) rebalance_due: bool,
 }
 
-impl Lease {
+impl RelayLease {
     /// No lease yet: the first heartbeat is due.
     pub(in crate::relay) fn new(me: &str, lineage: OutboxLineage) -> Self {
         let now = Instant::now();

@@ -1,5 +1,5 @@
 //! Operator commands, the same in every database: list and find events, list, retry and skip parked ones, check the
-//! privileges a relay needs. A database brings the text of each [`Command`] and runs it.
+//! privileges a relay needs. A database brings the text of each [`AdminCommand`] and runs it.
 
 use uuid::Uuid;
 
@@ -11,7 +11,7 @@ use crate::store::{ErrorKind, Fate, StoreError};
 use crate::tx::driver::Value;
 
 /// A statement of an operator command, and the columns of its rows.
-pub enum Command<'c> {
+pub enum AdminCommand<'c> {
     /// Parked events in the order in which they would be published: the event, parked key, error, ms since 1970.
     /// Parameters: the key or NULL, and how many at most.
     Parked,
@@ -95,7 +95,7 @@ impl FromRow for MissingPrivilege {
 impl<D: PollDatabase> PolledOutbox<D> {
     async fn ask<T: FromRow>(
         &self,
-        command: Command<'_>,
+        command: AdminCommand<'_>,
         values: Vec<Value>,
     ) -> Result<Vec<T>, OutboxReaderError> {
         let text = D::text(command);
@@ -108,12 +108,12 @@ impl<D: PollDatabase> PolledOutbox<D> {
         key: Option<&str>,
         events_max: usize,
     ) -> Result<Vec<Parked>, OutboxReaderError> {
-        self.ask(Command::Parked, vec![key.map(str::to_owned).into(), bound(events_max).into()]).await
+        self.ask(AdminCommand::Parked, vec![key.map(str::to_owned).into(), bound(events_max).into()]).await
     }
 
     /// Retries a parked key now, or all of them with `None`. Returns the number of keys.
     pub async fn retry(&self, key: Option<&str>) -> Result<u64, OutboxReaderError> {
-        let keys = self.ask::<i64>(Command::Retry, vec![key.map(str::to_owned).into()]).await?;
+        let keys = self.ask::<i64>(AdminCommand::Retry, vec![key.map(str::to_owned).into()]).await?;
         Ok(keys.iter().sum::<i64>().unsigned_abs())
     }
 
@@ -132,21 +132,21 @@ impl<D: PollDatabase> PolledOutbox<D> {
 
     async fn give_up(&self, id: Uuid, topic: Option<&str>) -> Result<bool, OutboxReaderError> {
         let candidates =
-            self.ask::<(i64, String, String)>(Command::OfId, vec![id.to_string().into()]).await?;
+            self.ask::<(i64, String, String)>(AdminCommand::OfId, vec![id.to_string().into()]).await?;
         // A stored id that is not a UUID is hashed into one.
         let parked = candidates.into_iter().filter(|(_, _, stored)| event_uuid(stored) == id);
         let ns = to_skip(id, parked.map(|(n, topic, _)| (n, topic)).collect(), topic)?;
         if ns.is_empty() {
             return Ok(false);
         }
-        Ok(self.ask::<i64>(Command::Skip(&ns), Vec::new()).await?.iter().any(|gone| *gone > 0))
+        Ok(self.ask::<i64>(AdminCommand::Skip(&ns), Vec::new()).await?.iter().any(|gone| *gone > 0))
     }
 
     /// Events with their status.
     pub async fn list(&self, listing: &EventFilter) -> Result<Vec<EventSummary>, OutboxReaderError> {
         let values =
             vec![listing.topic.clone().into(), listing.key.clone().into(), bound(listing.events_max).into()];
-        let mut listed = self.ask::<EventSummary>(Command::List(listing), values).await?;
+        let mut listed = self.ask::<EventSummary>(AdminCommand::List(listing), values).await?;
         if D::NUMBERS_EACH_PARTITION {
             // A stable sort: events of one partition with the same time keep their order.
             match listing.oldest_first {
@@ -160,7 +160,7 @@ impl<D: PollDatabase> PolledOutbox<D> {
 
     /// One event, if it is parked or among the newest [`LOOKED_EVENTS_MAX`](crate::relay::LOOKED_EVENTS_MAX).
     pub async fn find(&self, id: Uuid) -> Result<Option<EventDetail>, OutboxReaderError> {
-        Ok(self.ask(Command::Find, vec![id.to_string().into()]).await?.into_iter().next())
+        Ok(self.ask(AdminCommand::Find, vec![id.to_string().into()]).await?.into_iter().next())
     }
 
     /// Checks whether a relay could run here: the tables exist, have the right version and lineage, and can be written

@@ -10,7 +10,7 @@ use std::time::Duration;
 use self::leased_session::{LeasedMysqlSession, PartitionCursor};
 use super::PolledOutbox;
 use super::reader::{ChunkRead, Leased, PollReader};
-use crate::relay::lease::Lease;
+use crate::relay::lease::RelayLease;
 use crate::relay::outbox_reader::{Lag, OutboxReaderError, Pending, Pruned, Settled};
 use crate::relay::parking::{ParkedRows, Retry};
 use crate::relay::reader_options::{ReaderOptions, reader_options};
@@ -58,11 +58,11 @@ pub struct PartitionsChunk {
 impl Leased for LeasedMysqlSession {
     type Chunk = PartitionsChunk;
 
-    fn lease(&self) -> &Lease {
+    fn lease(&self) -> &RelayLease {
         &self.lease
     }
 
-    fn lease_mut(&mut self) -> &mut Lease {
+    fn lease_mut(&mut self) -> &mut RelayLease {
         &mut self.lease
     }
 

@@ -2,7 +2,7 @@
 
 use std::future::Future;
 
-use super::admin::{Command, FromRow};
+use super::admin::{AdminCommand, FromRow};
 use super::reader::Leased;
 use crate::relay::listing::MissingPrivilege;
 use crate::relay::outbox_reader::OutboxReaderError;
@@ -31,7 +31,7 @@ pub trait PollDatabase: Clone + Send + Sync + 'static {
     fn lease(&self, me: &str) -> impl Future<Output = Result<Self::Leased, OutboxReaderError>> + Send;
 
     /// The statements of a command.
-    fn text(command: Command<'_>) -> String;
+    fn text(command: AdminCommand<'_>) -> String;
 
     /// Runs such statements on a connection of their own, and returns the rows of all.
     fn ask<T: FromRow>(

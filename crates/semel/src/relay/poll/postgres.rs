@@ -23,7 +23,7 @@ use std::time::Duration;
 use tokio_postgres::types::ToSql;
 
 use super::reader::{ChunkRead, Leased, PollReader};
-use crate::relay::lease::{LANES, Lease};
+use crate::relay::lease::{LANES, RelayLease};
 use crate::relay::outbox_reader::{Lag, OutboxReaderError, Pending, Pruned, Settled};
 use crate::relay::parking::{ParkedRows, Retry};
 use crate::relay::postgres::leased_session::LeasedSession;
@@ -149,11 +149,11 @@ impl LeasedSession {
 impl Leased for LeasedSession {
     type Chunk = WindowChunk;
 
-    fn lease(&self) -> &Lease {
+    fn lease(&self) -> &RelayLease {
         &self.lease
     }
 
-    fn lease_mut(&mut self) -> &mut Lease {
+    fn lease_mut(&mut self) -> &mut RelayLease {
         &mut self.lease
     }
 

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use uuid::Uuid;
 
 use super::outbox::{PollDatabase, PolledOutbox};
-use crate::relay::lease::Lease;
+use crate::relay::lease::RelayLease;
 use crate::relay::outbox_reader::{
     Batch, Lag, OutboxReader, OutboxReaderError, Pending, Position, Pruned, Settled, SinkCheckpoint,
 };
@@ -29,10 +29,10 @@ pub trait Leased: Send + Sized + 'static {
     const NEEDS_LEASE_TO_PRUNE: bool = true;
 
     /// The lease.
-    fn lease(&self) -> &Lease;
+    fn lease(&self) -> &RelayLease;
 
     /// The lease.
-    fn lease_mut(&mut self) -> &mut Lease;
+    fn lease_mut(&mut self) -> &mut RelayLease;
 
     /// Whether anything can still be sent.
     fn is_open(&self) -> bool;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use self::table::{LeasedCursor, Table};
 use super::PolledOutbox;
 use super::reader::{ChunkRead, Leased, PollReader};
-use crate::relay::lease::Lease;
+use crate::relay::lease::RelayLease;
 use crate::relay::outbox_reader::{Lag, OutboxReaderError, Pending, Pruned, Rebase, Settled};
 use crate::relay::parking::{ParkedRows, Retry, RetryResult};
 use crate::relay::reader_options::{ReaderOptions, reader_options};
@@ -63,7 +63,7 @@ pub struct LeasedFile {
     options: ReaderOptions,
     /// `None` while work runs on it, and after such work failed or was cancelled.
     table: Option<Table>,
-    lease: Lease,
+    lease: RelayLease,
     cursor: Option<LeasedCursor>,
 }
 
@@ -77,7 +77,7 @@ impl LeasedFile {
     async fn open(tables: &SqliteTables, me: &str) -> Result<Self, OutboxReaderError> {
         let (path, options) = (tables.path.clone(), tables.options.clone());
         let table = blocking(move || Table::open(&path)).await?;
-        let lease = Lease::new(me, table.lineage.clone());
+        let lease = RelayLease::new(me, table.lineage.clone());
         Ok(Self { options, table: Some(table), lease, cursor: None })
     }
 
@@ -113,11 +113,11 @@ impl Leased for LeasedFile {
 
     const NEEDS_LEASE_TO_PRUNE: bool = false;
 
-    fn lease(&self) -> &Lease {
+    fn lease(&self) -> &RelayLease {
         &self.lease
     }
 
-    fn lease_mut(&mut self) -> &mut Lease {
+    fn lease_mut(&mut self) -> &mut RelayLease {
         &mut self.lease
     }
 

@@ -10,7 +10,7 @@ use super::partition_group::{self, Lane, PartitionGroup, ScanPlan, Window};
 use super::prefetch::Prefetch;
 use super::snapshot::Snapshot;
 use super::{Outbox, unreadable};
-use crate::relay::lease::{LANES, Lease, share_of};
+use crate::relay::lease::{LANES, RelayLease, share_of};
 use crate::relay::outbox_reader::{OutboxLineage, OutboxReaderError};
 use crate::relay::table_checks::{known_version, no_outbox};
 use crate::store::postgres::connect::{Path, Session};
@@ -31,7 +31,7 @@ const QUICK_ONCE: &str = "SET LOCAL enable_bitmapscan = off; SET LOCAL enable_so
 pub struct LeasedSession {
     pub(in crate::relay) outbox: Arc<Outbox>,
     pub(in crate::relay) session: Arc<Session>,
-    pub(in crate::relay) lease: Lease,
+    pub(in crate::relay) lease: RelayLease,
     /// The other relays with a lease.
     others: Vec<String>,
     pub(in crate::relay) groups: Vec<PartitionGroup>,
@@ -51,7 +51,7 @@ impl LeasedSession {
             session.batch(QUICK).await.map_err(|error| error.not_applied())?;
         }
         any_bytes(&session).await?;
-        let lease = Lease::new(me, lineage(&session).await?);
+        let lease = RelayLease::new(me, lineage(&session).await?);
         Ok(Self {
             outbox: Arc::clone(outbox),
             session: Arc::new(session),

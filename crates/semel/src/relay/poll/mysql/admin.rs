@@ -6,7 +6,7 @@ use super::{MysqlOutbox, MysqlTables};
 use crate::relay::lease::LANES;
 use crate::relay::listing::{EventFilter, LOOKED_EVENTS_MAX, MissingPrivilege};
 use crate::relay::outbox_reader::{OutboxReaderError, Rebase};
-use crate::relay::poll::admin::{Command, FromRow, numbers};
+use crate::relay::poll::admin::{AdminCommand, FromRow, numbers};
 use crate::relay::poll::outbox::PollDatabase;
 use crate::relay::reader_options::ReaderOptions;
 use crate::store::Fate;
@@ -106,24 +106,24 @@ impl PollDatabase for MysqlTables {
         LeasedMysqlSession::open(self, me).await
     }
 
-    fn text(command: Command<'_>) -> String {
+    fn text(command: AdminCommand<'_>) -> String {
         match command {
-            Command::Parked => format!(
+            AdminCommand::Parked => format!(
                 "SELECT {EVENT}, CONVERT(o.parked_key USING utf8mb4), CONVERT(o.error USING utf8mb4),
                         CAST(UNIX_TIMESTAMP(o.parked_at) * 1000 AS SIGNED)
                  FROM semel_outbox_parked o WHERE ?1 IS NULL OR o.hash = UNHEX(SHA2(?1, 256)) ORDER BY o.n LIMIT ?2"
             ),
-            Command::Retry => format!(
+            AdminCommand::Retry => format!(
                 "UPDATE semel_outbox_parked_key SET due_at = {}
                  WHERE ?1 IS NULL OR hash = UNHEX(SHA2(?1, 256)); SELECT ROW_COUNT()",
                 at_once()
             ),
-            Command::OfId => {
+            AdminCommand::OfId => {
                 "SELECT n, CONVERT(topic USING utf8mb4), CONVERT(id USING utf8mb4) FROM semel_outbox_parked
                  WHERE id = ?1 OR id NOT LIKE '________-____-____-____-____________' ORDER BY n LIMIT 10000"
                     .to_owned()
             }
-            Command::Skip(ns) => format!(
+            AdminCommand::Skip(ns) => format!(
                 "START TRANSACTION;
                  UPDATE semel_outbox_parked_key k JOIN semel_outbox_parked p ON p.hash = k.hash
                      SET k.due_at = {at_once}, k.tries = 0 WHERE p.n IN ({ns});
@@ -133,8 +133,8 @@ impl PollDatabase for MysqlTables {
                 at_once = at_once(),
                 ns = numbers(ns)
             ),
-            Command::List(listing) => list(listing),
-            Command::Find => find(),
+            AdminCommand::List(listing) => list(listing),
+            AdminCommand::Find => find(),
         }
     }
 

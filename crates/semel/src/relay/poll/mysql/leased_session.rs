@@ -6,7 +6,7 @@ use sqlx::mysql::MySqlRow;
 use sqlx::{Decode, MySql, Row, Type};
 
 use super::MysqlTables;
-use crate::relay::lease::{LANES, Lease, share_of};
+use crate::relay::lease::{LANES, RelayLease, share_of};
 use crate::relay::outbox_reader::{Lag, OutboxLineage, OutboxReaderError, Pruned};
 use crate::relay::row::OutboxRow;
 use crate::relay::table_checks::{cursor_ahead, known_version, no_outbox};
@@ -44,7 +44,7 @@ pub(super) struct PartitionCursor {
 pub struct LeasedMysqlSession {
     pub(super) session: Session,
     pub(super) outbox: MysqlTables,
-    pub(super) lease: Lease,
+    pub(super) lease: RelayLease,
     /// The other relays with a lease.
     others: Vec<String>,
     pub(super) cursors: Vec<PartitionCursor>,
@@ -59,7 +59,7 @@ impl LeasedMysqlSession {
         let mut leased = Self {
             session,
             outbox: outbox.clone(),
-            lease: Lease::new(me, OutboxLineage::read("")),
+            lease: RelayLease::new(me, OutboxLineage::read("")),
             others: Vec::new(),
             cursors: Vec::new(),
             first_partition: 0,

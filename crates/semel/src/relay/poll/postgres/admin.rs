@@ -7,7 +7,7 @@ use futures_util::TryStreamExt;
 use super::PostgresTables;
 use crate::relay::listing::{EventFilter, LOOKED_EVENTS_MAX, MissingPrivilege};
 use crate::relay::outbox_reader::OutboxReaderError;
-use crate::relay::poll::admin::{Command, FromRow, numbers};
+use crate::relay::poll::admin::{AdminCommand, FromRow, numbers};
 use crate::relay::poll::outbox::PollDatabase;
 use crate::relay::postgres::leased_session::{LeasedSession, any_bytes};
 use crate::relay::reader_options::ReaderOptions;
@@ -75,23 +75,25 @@ impl PollDatabase for PostgresTables {
         LeasedSession::open(&self.0, me).await
     }
 
-    fn text(command: Command<'_>) -> String {
+    fn text(command: AdminCommand<'_>) -> String {
         match command {
-            Command::Parked => include_str!("sql/parked.sql").to_owned(),
-            Command::Retry => "UPDATE semel_outbox_parked_key SET due_at = clock_timestamp()
+            AdminCommand::Parked => include_str!("sql/parked.sql").to_owned(),
+            AdminCommand::Retry => "UPDATE semel_outbox_parked_key SET due_at = clock_timestamp()
                                WHERE $1::text IS NULL OR key = $1::text RETURNING 1::bigint"
                 .to_owned(),
-            Command::OfId => "SELECT n, topic, id::text FROM semel_outbox_parked WHERE id = $1::text::uuid
+            AdminCommand::OfId => {
+                "SELECT n, topic, id::text FROM semel_outbox_parked WHERE id = $1::text::uuid
                               ORDER BY n LIMIT 1000"
-                .to_owned(),
-            Command::Skip(ns) => format!(
+                    .to_owned()
+            }
+            AdminCommand::Skip(ns) => format!(
                 "WITH gone AS (DELETE FROM semel_outbox_parked WHERE n IN ({}) RETURNING parked_key)
                  UPDATE semel_outbox_parked_key k SET due_at = clock_timestamp(), tries = 0
                  FROM gone WHERE k.key = gone.parked_key RETURNING 1::bigint",
                 numbers(ns)
             ),
-            Command::List(listing) => list(listing),
-            Command::Find => include_str!("sql/find.sql")
+            AdminCommand::List(listing) => list(listing),
+            AdminCommand::Find => include_str!("sql/find.sql")
                 .replace("{standing}", STANDING)
                 .replace("{scanned}", &LOOKED_EVENTS_MAX.to_string()),
         }

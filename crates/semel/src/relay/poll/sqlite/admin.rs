@@ -7,7 +7,7 @@ use super::table::{EVENT, NOW};
 use super::{LeasedFile, SqliteTables};
 use crate::relay::listing::{EventFilter, LOOKED_EVENTS_MAX, MissingPrivilege};
 use crate::relay::outbox_reader::OutboxReaderError;
-use crate::relay::poll::admin::{Command, FromRow, numbers};
+use crate::relay::poll::admin::{AdminCommand, FromRow, numbers};
 use crate::relay::poll::outbox::PollDatabase;
 use crate::relay::reader_options::ReaderOptions;
 use crate::tx::driver::Value;
@@ -49,17 +49,17 @@ impl PollDatabase for SqliteTables {
         LeasedFile::open(self, me).await
     }
 
-    fn text(command: Command<'_>) -> String {
+    fn text(command: AdminCommand<'_>) -> String {
         match command {
-            Command::Parked => format!(
+            AdminCommand::Parked => format!(
                 "SELECT {EVENT}, o.parked_key, o.error, o.parked_at FROM semel_outbox_parked o
                  WHERE ?1 IS NULL OR o.parked_key = ?1 ORDER BY o.n LIMIT ?2"
             ),
-            Command::Retry => format!("{} RETURNING 1", make_due("?1 IS NULL OR key = ?1")),
-            Command::OfId => "SELECT n, topic, id FROM semel_outbox_parked WHERE id = ?1
+            AdminCommand::Retry => format!("{} RETURNING 1", make_due("?1 IS NULL OR key = ?1")),
+            AdminCommand::OfId => "SELECT n, topic, id FROM semel_outbox_parked WHERE id = ?1
                               OR id NOT LIKE '________-____-____-____-____________' ORDER BY n LIMIT 10000"
                 .to_owned(),
-            Command::Skip(ns) => {
+            AdminCommand::Skip(ns) => {
                 let ns = numbers(ns);
                 let of_these = format!("key IN (SELECT parked_key FROM semel_outbox_parked WHERE n IN ({ns}))");
                 format!(
@@ -67,8 +67,8 @@ impl PollDatabase for SqliteTables {
                     make_due(&of_these)
                 )
             }
-            Command::List(listing) => list(listing),
-            Command::Find => format!(
+            AdminCommand::List(listing) => list(listing),
+            AdminCommand::Find => format!(
                 "SELECT {EVENT}, o.made_at, CASE WHEN o.error IS NULL THEN 'held' ELSE 'parked' END, o.error,
                         o.parked_key
                  FROM semel_outbox_parked o WHERE o.id = ?1
