@@ -112,6 +112,7 @@ fn plan_text(plan: &MigrationPlan, what: &str) -> String {
         let effect = match step.kind {
             MigrationKind::Create => "creates the tables".to_owned(),
             MigrationKind::Expand => format!("adds; processes that know version {} go on", step.version - 1),
+            MigrationKind::Stop => "changes what is there; stop all processes that use it first".to_owned(),
             MigrationKind::Contract => {
                 format!("removes; processes that know nothing newer than {} fail", step.version - 2)
             }

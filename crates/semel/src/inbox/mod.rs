@@ -47,7 +47,7 @@ pub const WINDOW: Duration = Duration::from_secs(14 * 24 * 60 * 60);
 /// The version of the tables that [`migrate`] leads to. This build also works with the next one.
 pub const VERSION: u32 = 3;
 
-const TABLES: Tables = Tables {
+pub(crate) const TABLES: Tables = Tables {
     what: "inbox",
     meta: "semel_inbox_meta",
     last: |_| "semel_inbox_result",
@@ -70,7 +70,18 @@ macro_rules! versions {
         };
     };
 }
-versions!(POSTGRES, "sql/postgres.sql", "sql/postgres_dead.sql", "sql/postgres_thin.sql");
+const POSTGRES: Versions = Versions {
+    create: concat!(
+        include_str!("sql/postgres.sql"),
+        include_str!("sql/postgres_dead.sql"),
+        include_str!("sql/postgres_thin.sql")
+    ),
+    upgrades: &[
+        Upgrade::Expand(include_str!("sql/postgres_dead.sql")),
+        Upgrade::Stop(include_str!("sql/postgres_thin.sql")),
+    ],
+    oldest: VERSION,
+};
 versions!(MYSQL, "sql/mysql.sql", "sql/mysql_dead.sql", "sql/same_3.sql");
 versions!(SQLITE, "sql/sqlite.sql", "sql/sqlite_dead.sql", "sql/same_3.sql");
 

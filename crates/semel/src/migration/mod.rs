@@ -43,6 +43,8 @@ pub(crate) struct Tables {
 /// What is asked of a migration.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Goal {
+    /// What a process does that starts: create or expand, where that is possible without a person.
+    Start,
     /// Create or expand.
     Expand,
     /// Also remove what only older builds use.
@@ -120,6 +122,10 @@ impl Tables {
         whole: bool,
         location: &str,
     ) -> Result<u32, String> {
+        // First: a newer semel may have other tables.
+        if let Some(version) = version.filter(|version| (self.versions)(dialect).is_newer(*version)) {
+            self.check(dialect, version, location)?;
+        }
         let (what, meta, last) = (self.what, self.meta, (self.last)(dialect));
         let incomplete = |why: String| {
             Err(format!(
@@ -143,7 +149,7 @@ impl Tables {
     /// Whether this build works with tables of that version; if not, what to do.
     pub(crate) fn check(&self, dialect: Dialect, found: i64, location: &str) -> Result<(), String> {
         let versions = (self.versions)(dialect);
-        let found = u32::try_from(found).unwrap_or(0);
+        let found = u32::try_from(found).unwrap_or(if found > 0 { u32::MAX } else { 0 });
         versions
             .check(found)
             .map_err(|misfit| versions.explain(misfit, found, self.what, location, self.migrate))
@@ -158,9 +164,11 @@ impl Tables {
         location: &str,
     ) -> Result<MigrationPlan, String> {
         let versions = (self.versions)(dialect);
-        versions
-            .plan(found, goal.contracts())
-            .map_err(|misfit| versions.explain(misfit, found, self.what, location, self.migrate))
+        let planned = match goal {
+            Goal::Start => versions.plan_at_start(found),
+            _ => versions.plan(found, goal.contracts()),
+        };
+        planned.map_err(|misfit| versions.explain(misfit, found, self.what, location, self.migrate))
     }
 }
 
@@ -202,6 +210,8 @@ mod tests {
             let message = found_version(version, whole).unwrap_err();
             assert!(message.contains("is incomplete") && message.contains(what), "{message}");
         }
+        let newer = found_version(Some(9), false).unwrap_err();
+        assert!(newer.contains("newer semel"), "{newer}");
         let resumable = Tables { resumable: true, ..TWO };
         assert_eq!(resumable.found_version(Dialect::Mysql, None, true, "here"), Ok(0));
     }
@@ -214,6 +224,18 @@ mod tests {
         assert!(check(4).unwrap_err().contains("newer semel"));
         assert!(TWO.plan(Dialect::Sqlite, 4, Goal::Expand, "here").unwrap_err().contains("newer semel"));
         assert_eq!(TWO.plan(Dialect::Sqlite, 1, Goal::Expand, "here").unwrap().steps[0].sql, "b");
+    }
+
+    /// What 0.1.0 has. A release adds at most one expand, or the release before it would not work with its tables.
+    #[test]
+    fn the_release_before_works_with_what_this_one_creates() {
+        for dialect in [Dialect::Postgres, Dialect::Mysql, Dialect::Sqlite] {
+            for (tables, released) in [(crate::outbox::TABLES, 1), (crate::inbox::TABLES, 3)] {
+                let current = (tables.versions)(dialect).current();
+                assert!((released..=released + 1).contains(&current), "{} {current}", tables.what);
+                assert_eq!((tables.versions)(dialect).check(released), Ok(()));
+            }
+        }
     }
 
     #[test]

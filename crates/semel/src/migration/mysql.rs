@@ -1,4 +1,5 @@
-//! In MySQL and MariaDB, where every statement commits by itself. Steps may be run again; the version is written last.
+//! In MySQL and MariaDB, where every statement commits by itself. An upgrade that stopped half way is done again: what it
+//! has added or removed already is passed over, and the version is written last.
 
 use std::time::Duration;
 
@@ -19,6 +20,10 @@ const ATTEMPTS_MAX: u32 = 10;
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// `Lock wait timeout exceeded`.
 const LOCK_WAIT_TIMEOUT: u16 = 1205;
+/// The statement was done before: the table, the column or the index is there, or it is gone.
+const DONE_BEFORE: [u16; 4] = [1050, 1060, 1061, 1091];
+/// How long one statement may take. A large table takes its time, and stays readable meanwhile.
+const STATEMENT_MAX: Duration = Duration::from_secs(3_600);
 /// `Table doesn't exist`.
 const NO_SUCH_TABLE: u16 = 1146;
 
@@ -46,6 +51,7 @@ pub(crate) async fn run(
     let explain = |failed: Failed| failed.trouble.explain(server, Fate::NotApplied);
     // Such locks are server-wide.
     let lock = format!("CONCAT('semel.{}.', MD5(DATABASE()))", tables.what);
+    let limit = session.limit(STATEMENT_MAX);
     let turn = number(session, format!("SELECT GET_LOCK({lock}, {TURN_SECONDS})")).await.map_err(explain)?;
     if turn != Some(1) {
         let message = format!(
@@ -61,29 +67,38 @@ pub(crate) async fn run(
     };
     // A connection that ends releases the lock by itself.
     let _ = session.run(format!("DO RELEASE_LOCK({lock})")).await;
+    session.limit(limit);
     done
 }
 
 async fn apply(plan: &MigrationPlan, session: &mut Session, server: &str) -> Result<(), StoreError> {
     let explain = |failed: Failed| failed.trouble.explain(server, Fate::NotApplied);
-    if plan.before > 0 && !plan.steps.is_empty() {
-        let wait = format!("SET SESSION lock_wait_timeout = {LOCK_WAIT_SECONDS}");
-        session.run(wait).await.map_err(explain)?;
+    if plan.before == 0 {
+        for step in &plan.steps {
+            session.run(step.sql.to_owned()).await.map_err(explain)?;
+        }
+        return Ok(());
     }
-    for step in &plan.steps {
+    let wait = |seconds: &str| format!("SET SESSION lock_wait_timeout = {seconds}");
+    session.run(wait(&LOCK_WAIT_SECONDS.to_string())).await.map_err(explain)?;
+    for statement in plan.steps.iter().flat_map(|step| statements(step.sql)) {
         for attempt in 1.. {
-            match session.run(step.sql.to_owned()).await {
-                Ok(_) => break,
-                Err(failed)
-                    if failed.trouble.number() == Some(LOCK_WAIT_TIMEOUT) && attempt < ATTEMPTS_MAX =>
-                {
-                    tokio::time::sleep(RETRY_AFTER).await;
-                }
-                Err(failed) => return Err(explain(failed)),
+            let Err(failed) = session.run(statement.to_owned()).await else { break };
+            match failed.trouble.number() {
+                Some(number) if DONE_BEFORE.contains(&number) => break,
+                Some(LOCK_WAIT_TIMEOUT) if attempt < ATTEMPTS_MAX => tokio::time::sleep(RETRY_AFTER).await,
+                _ => return Err(explain(failed)),
             }
         }
     }
-    Ok(())
+    session.run(wait("DEFAULT")).await.map(drop).map_err(explain)
+}
+
+/// The statements of an upgrade, which ends each with a semicolon at the end of a line.
+fn statements(sql: &str) -> impl Iterator<Item = &str> {
+    sql.split(";\n").map(str::trim).filter(|statement| {
+        statement.lines().any(|line| !line.trim().is_empty() && !line.trim_start().starts_with("--"))
+    })
 }
 
 async fn planned(
@@ -116,4 +131,16 @@ async fn number(session: &mut Session, sql: String) -> Result<Option<i64>, Faile
     let results = session.run(sql).await?;
     let row = results.first().and_then(|results| results.rows.first());
     Ok(row.and_then(|row| row.try_get::<Option<i64>, _>(0).ok().flatten()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_upgrade_is_run_statement_by_statement() {
+        let sql = "-- why\nALTER TABLE a\n  ADD b INT;\n\nUPDATE m SET version = 2;\n-- end\n";
+        let found: Vec<&str> = statements(sql).collect();
+        assert_eq!(found, ["-- why\nALTER TABLE a\n  ADD b INT", "UPDATE m SET version = 2"]);
+    }
 }

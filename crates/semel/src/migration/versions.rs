@@ -15,6 +15,8 @@ pub(crate) enum Upgrade {
     Expand(&'static str),
     /// Removes what only builds before the last expand used.
     Contract(&'static str),
+    /// Changes what is there: all processes are stopped first. Only from versions before 0.1.
+    Stop(&'static str),
 }
 
 /// The versions of some tables that this build knows.
@@ -51,6 +53,11 @@ impl Versions {
         1 + number(self.upgrades.len())
     }
 
+    /// Whether only a newer build works with them.
+    pub(crate) fn is_newer(&self, found: i64) -> bool {
+        found > i64::from(self.newest()) + 1
+    }
+
     /// Whether this build works with tables of that version.
     pub(crate) fn check(&self, found: u32) -> Result<(), Misfit> {
         match found {
@@ -60,7 +67,9 @@ impl Versions {
         }
     }
 
-    /// What is to be done with tables of that version; 0 is none. A contract is done only if it is asked for.
+    /// What is to be done with tables of that version; 0 is none. A contract is done only if it is asked for: on the way
+    /// to the current version, or else, when they have it, the one behind it. Both at once would remove what processes
+    /// of the release before still use.
     pub(crate) fn plan(&self, found: u32, contract: bool) -> Result<MigrationPlan, Misfit> {
         if found > self.newest() {
             self.check(found)?;
@@ -69,18 +78,30 @@ impl Versions {
         if found == 0 {
             return Ok(MigrationPlan::of_new(self));
         }
-        let end = if contract { self.newest() } else { self.current().max(found) };
+        let end = if contract && found >= self.current() { self.newest() } else { self.current().max(found) };
         let upgrades = (2..=self.newest()).zip(self.upgrades);
         let steps: Vec<MigrationStep> = upgrades
             .filter(|(version, _)| (found + 1..=end).contains(version))
             .map(|(version, upgrade)| match *upgrade {
                 Upgrade::Expand(sql) => MigrationStep { version, kind: MigrationKind::Expand, sql },
                 Upgrade::Contract(sql) => MigrationStep { version, kind: MigrationKind::Contract, sql },
+                Upgrade::Stop(sql) => MigrationStep { version, kind: MigrationKind::Stop, sql },
             })
             .collect();
         match steps.iter().find(|step| step.kind == MigrationKind::Contract) {
             Some(step) if !contract => Err(Misfit::ContractFirst(step.version)),
             _ => Ok(MigrationPlan { before: found, after: end, steps }),
+        }
+    }
+
+    /// What a process that starts does with them: tables that would have to be contracted first are left as they are, if
+    /// it works with them.
+    pub(crate) fn plan_at_start(&self, found: u32) -> Result<MigrationPlan, Misfit> {
+        match self.plan(found, false) {
+            Err(Misfit::ContractFirst(_)) if self.check(found).is_ok() => {
+                Ok(MigrationPlan { before: found, after: found, steps: Vec::new() })
+            }
+            planned => planned,
         }
     }
 
@@ -103,9 +124,10 @@ impl Versions {
                  {oldest} to {newest}); upgrade semel"
             ),
             Misfit::ContractFirst(version) => format!(
-                "the {what} in {location} has version {found}; on the way to {}, version {version} removes what older \
-                 builds use; when none of them is running, run `{migrate} --contract`",
-                self.current()
+                "the {what} in {location} has version {found}; on the way to {}, version {version} removes what builds \
+                 of version {} and before use; when none of them is running, run `{migrate} --contract`",
+                self.current(),
+                version - 2
             ),
         }
     }
@@ -155,6 +177,8 @@ pub enum MigrationKind {
     Expand,
     /// Removes something that only older builds use. They fail from then on.
     Contract,
+    /// Changes what is there. All processes have to be stopped first.
+    Stop,
 }
 
 impl fmt::Display for MigrationKind {
@@ -163,6 +187,7 @@ impl fmt::Display for MigrationKind {
             Self::Create => "create",
             Self::Expand => "expand",
             Self::Contract => "contract",
+            Self::Stop => "stop",
         })
     }
 }
@@ -204,11 +229,20 @@ mod tests {
     fn migrating_never_contracts_by_itself() {
         let plan = |release: usize, found, contract| RELEASES[release].plan(found, contract);
         assert_eq!(steps(&plan(1, 1, false).unwrap()), ["to 2"]);
-        assert_eq!(steps(&plan(1, 1, true).unwrap()), ["to 2", "to 3"]);
+        // Not both at once: processes of 0.1 are still there.
+        assert_eq!(steps(&plan(1, 1, true).unwrap()), ["to 2"]);
         assert_eq!(steps(&plan(1, 2, true).unwrap()), ["to 3"]);
         assert_eq!(plan(2, 2, false), Err(Misfit::ContractFirst(3)));
         assert_eq!(steps(&plan(2, 2, true).unwrap()), ["to 3", "to 4"]);
         assert_eq!(steps(&plan(2, 3, false).unwrap()), ["to 4"]);
+    }
+
+    #[test]
+    fn a_process_that_starts_does_not_need_the_contract() {
+        let plan = RELEASES[2].plan_at_start(2).unwrap();
+        assert_eq!((plan.before, plan.after, plan.steps.len()), (2, 2, 0));
+        assert_eq!(RELEASES[2].plan_at_start(1), Err(Misfit::ContractFirst(3)));
+        assert_eq!(steps(&RELEASES[1].plan_at_start(1).unwrap()), ["to 2"]);
     }
 
     #[test]

@@ -115,7 +115,11 @@ async fn migrate_tables(named: Named<'_>, url: &str, goal: Goal) -> Result<Migra
         #[cfg(feature = "mysql")]
         Named::Mysql => super::mysql::migrate_url(url, goal).await,
         #[cfg(feature = "redis")]
-        Named::Redis => Err(no_tables()),
+        Named::Redis => Err(wrong(
+            "a store in Redis has no tables: there is nothing to plan or to contract, and `semel migrate` creates its \
+             markers"
+                .into(),
+        )),
     }
 }
 

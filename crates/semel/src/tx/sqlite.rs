@@ -44,7 +44,8 @@ fn bring_up(connection: &Connection) -> Result<u32, DriverError> {
     }
     let version: u32 =
         connection.query_row("SELECT version FROM semel_tx", [], |row| row.get(0)).map_err(wrong)?;
-    if version > VERSION {
+    // The next version only adds to it.
+    if version > VERSION + 1 {
         let message = format!(
             "semel's tables in this database were created by a newer semel (version {version}, this build knows \
              {VERSION}); upgrade semel"

@@ -67,6 +67,26 @@ async fn a_restart_repeats_the_batch_and_an_owner_of_yesterday_moves_nothing() {
     assert_eq!(drained(&mut outbox.source()).await, ["2", "3"]);
 }
 
+/// Another relay took over, acked the batch and ended, while this one only renewed its lease: the batch is not its own
+/// any more.
+#[tokio::test]
+async fn a_lease_that_is_taken_again_brings_no_old_batch() {
+    let (_directory, path, outbox) = file();
+    append(&path, &[("a", "1")]);
+    let mut relay = outbox.source();
+    assert!(relay.acquire_exclusive().await.unwrap());
+    assert_eq!(batch(&mut relay).await.events.len(), 1);
+    let elsewhere = "UPDATE semel_outbox_cursor SET epoch = epoch + 1, after_seq = until_seq, until_seq = NULL, \
+                     owner = NULL, lease_until = 0";
+    connect(&path).execute(elsewhere, []).unwrap();
+    // The first notices that the lease is lost, the second takes it again.
+    for _ in 0..2 {
+        let _ = relay.renew_lease().await;
+    }
+    assert!(relay.acquire_exclusive().await.unwrap());
+    assert!(relay.next().await.unwrap().is_none());
+}
+
 #[tokio::test]
 async fn a_parked_key_waits_and_the_others_go_on() {
     let (_directory, path, outbox) = file();

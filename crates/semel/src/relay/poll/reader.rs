@@ -25,7 +25,7 @@ pub trait Leased: Send + Sized + 'static {
     /// What identifies a chunk's rows, until it is acked.
     type Chunk: Send + Sync;
 
-    /// Whether a relay without a lease prunes and measures too.
+    /// Whether only a relay with a lease prunes.
     const NEEDS_LEASE_TO_PRUNE: bool = true;
 
     /// The lease.
@@ -362,6 +362,10 @@ impl<D: PollDatabase> OutboxReader for PollReader<D> {
         let Some(leased) = &mut self.leased else { return Err(OutboxReaderError::Fenced) };
         // If it fails, it is retried soon, not at once.
         leased.lease_mut().retry_soon(lease);
+        if !leased.owns_any() {
+            // The heartbeat may take it again, and another relay may have acked the batch meanwhile.
+            self.in_flight = None;
+        }
         leased.heartbeat().await
     }
 

@@ -209,7 +209,9 @@ impl Leased for LeasedFile {
 
     async fn retried(&mut self, retry: &Retry, settled: &[Settled]) -> Result<(), OutboxReaderError> {
         let result = RetryResult::of(&retry.tried, settled);
-        let (epoch, pause) = (self.epoch()?, self.options.retry_ms());
+        // The epoch under which they were read: the lease may have been lost and taken again since.
+        let [(_, epoch)] = retry.fence[..] else { return Err(OutboxReaderError::Fenced) };
+        let pause = self.options.retry_ms();
         self.with(move |table| table.retried(epoch, &result, pause)).await
     }
 

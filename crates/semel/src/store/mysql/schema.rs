@@ -39,7 +39,7 @@ pub(super) async fn expect(session: &mut Session, server: &str) -> Result<(), St
 /// Creates or upgrades the tables. Of several processes that start at once one does it and the others find it done. If
 /// it dies half way, the next one completes it.
 pub(super) async fn create_or_upgrade(session: &mut Session, server: &str) -> Result<(), StoreError> {
-    mysql::run(&TABLES, session, server, Goal::Expand).await.map(|_| ())
+    mysql::run(&TABLES, session, server, Goal::Start).await.map(|_| ())
 }
 
 /// The stored lineage.

@@ -84,6 +84,11 @@ impl Session {
         self.run(set.to_owned()).await.map(drop).map_err(|failed| failed.trouble)
     }
 
+    /// Lets statements take so long from now on; how long they could before.
+    pub(crate) fn limit(&mut self, limit: Duration) -> Duration {
+        std::mem::replace(&mut self.dial.statement_timeout, limit)
+    }
+
     /// Whether anything can still be sent.
     pub(crate) fn is_open(&self) -> bool {
         self.open

@@ -125,7 +125,7 @@ impl PostgresStore {
         let opened = async {
             let (session, probe) = connections.session().await?;
             if create {
-                schema::migrate(&session.client, Goal::Expand).await?;
+                schema::migrate(&session.client, Goal::Start).await?;
             } else {
                 schema::expect(&session.client).await?;
             }

@@ -50,7 +50,7 @@ pub(super) fn spawn(
 
 /// The first connection: checks the file, and creates or upgrades its tables.
 pub(super) fn connect(file: &File) -> Result<Connection, StoreError> {
-    connect_for(file, Goal::Expand).map(|(connection, _)| connection)
+    connect_for(file, Goal::Start).map(|(connection, _)| connection)
 }
 
 /// Creates or upgrades the tables of a file, or only plans to.

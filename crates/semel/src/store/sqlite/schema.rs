@@ -131,7 +131,11 @@ fn planned(connection: &Connection, goal: Goal) -> Result<MigrationPlan, SqliteE
         SchemaStatus::New => 0,
         SchemaStatus::Ours(version) => version,
     };
-    VERSIONS.plan(found, goal.contracts()).map_err(|misfit| {
+    let planned = match goal {
+        Goal::Start => VERSIONS.plan_at_start(found),
+        _ => VERSIONS.plan(found, goal.contracts()),
+    };
+    planned.map_err(|misfit| {
         refused(format!(
             "cannot be migrated: {}",
             VERSIONS.explain(misfit, found, "store", "it", "semel migrate")
