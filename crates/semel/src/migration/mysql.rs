@@ -13,6 +13,8 @@ use crate::tx::driver::Dialect;
 
 /// How long to wait for another process that is migrating.
 const TURN_SECONDS: u32 = 30;
+/// How long the server may take to say whether it is our turn.
+const TURN_MAX: Duration = Duration::from_secs(40);
 /// How long an upgrade waits for open transactions that use a table: later statements on it wait behind the upgrade.
 const LOCK_WAIT_SECONDS: u32 = 1;
 /// How often it tries, and the time between.
@@ -22,7 +24,7 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 const LOCK_WAIT_TIMEOUT: u16 = 1205;
 /// The statement was done before: the table, the column or the index is there, or it is gone.
 const DONE_BEFORE: [u16; 4] = [1050, 1060, 1061, 1091];
-/// How long one statement may take. A large table takes its time, and stays readable meanwhile.
+/// How long one statement of an upgrade may take. A large table takes its time, and stays readable meanwhile.
 const STATEMENT_MAX: Duration = Duration::from_secs(3_600);
 /// `Table doesn't exist`.
 const NO_SUCH_TABLE: u16 = 1146;
@@ -51,8 +53,10 @@ pub(crate) async fn run(
     let explain = |failed: Failed| failed.trouble.explain(server, Fate::NotApplied);
     // Such locks are server-wide.
     let lock = format!("CONCAT('semel.{}.', MD5(DATABASE()))", tables.what);
-    let limit = session.limit(STATEMENT_MAX);
-    let turn = number(session, format!("SELECT GET_LOCK({lock}, {TURN_SECONDS})")).await.map_err(explain)?;
+    let limit = session.limit(TURN_MAX);
+    let turn = number(session, format!("SELECT GET_LOCK({lock}, {TURN_SECONDS})")).await;
+    session.limit(limit);
+    let turn = turn.map_err(explain)?;
     if turn != Some(1) {
         let message = format!(
             "another process has been migrating the {} in {server} for {TURN_SECONDS} s; retry when it has finished",
@@ -67,7 +71,6 @@ pub(crate) async fn run(
     };
     // A connection that ends releases the lock by itself.
     let _ = session.run(format!("DO RELEASE_LOCK({lock})")).await;
-    session.limit(limit);
     done
 }
 
@@ -83,7 +86,10 @@ async fn apply(plan: &MigrationPlan, session: &mut Session, server: &str) -> Res
     session.run(wait(&LOCK_WAIT_SECONDS.to_string())).await.map_err(explain)?;
     for statement in plan.steps.iter().flat_map(|step| statements(step.sql)) {
         for attempt in 1.. {
-            let Err(failed) = session.run(statement.to_owned()).await else { break };
+            let limit = session.limit(STATEMENT_MAX);
+            let ran = session.run(statement.to_owned()).await;
+            session.limit(limit);
+            let Err(failed) = ran else { break };
             match failed.trouble.number() {
                 Some(number) if DONE_BEFORE.contains(&number) => break,
                 Some(LOCK_WAIT_TIMEOUT) if attempt < ATTEMPTS_MAX => tokio::time::sleep(RETRY_AFTER).await,

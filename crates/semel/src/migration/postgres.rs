@@ -16,8 +16,9 @@ use crate::tx::driver::Dialect;
 
 /// Where the tables are, for people.
 const LOCATION: &str = "the search_path of this database";
-/// How long an upgrade waits for open transactions that use a table: later statements on it wait behind the upgrade.
-const LOCK_WAIT: &str = "SET LOCAL lock_timeout = '1s'";
+/// How long an upgrade waits for open transactions that use a table: later statements on it wait behind the upgrade. Once
+/// it has the lock, a large table takes its time.
+const LIMITS: &str = "SET LOCAL lock_timeout = '1s'; SET LOCAL statement_timeout = '1h'";
 /// How often it tries, and the time between.
 const ATTEMPTS_MAX: u32 = 10;
 const RETRY_AFTER: Duration = Duration::from_secs(1);
@@ -80,7 +81,7 @@ async fn under_lock(
     // Planned again under the lock: another process may have been faster.
     let plan = planned(tables, client, goal).await?;
     if plan.before > 0 && !plan.steps.is_empty() {
-        client.batch_execute(LOCK_WAIT).await?;
+        client.batch_execute(LIMITS).await?;
     }
     for step in &plan.steps {
         client.batch_execute(step.sql).await?;

@@ -9,11 +9,11 @@ use std::fmt;
 
 /// What leads from a version of the tables to the next.
 #[derive(Clone, Copy, Debug)]
-#[allow(dead_code, reason = "a step of either kind comes with the first change of tables after 0.1")]
 pub(crate) enum Upgrade {
     /// Adds tables, columns with defaults, or indexes: builds of the version before go on.
     Expand(&'static str),
     /// Removes what only builds before the last expand used.
+    #[allow(dead_code, reason = "the first contract comes after the first expand of a release after 0.1")]
     Contract(&'static str),
     /// Changes what is there: all processes are stopped first. Only from versions before 0.1.
     Stop(&'static str),

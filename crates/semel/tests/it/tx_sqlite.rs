@@ -60,6 +60,29 @@ fn payments(path: &Path) -> i64 {
     open(path).query_row("SELECT count(*) FROM payment", [], |row| row.get(0)).unwrap()
 }
 
+/// The tables of 0.1.0, and of a next release, which adds a column to each.
+#[test]
+fn tables_of_the_release_before_and_after_are_used() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut db = open(&directory.path().join("app.db"));
+    db.execute_batch("CREATE TABLE payment (id INTEGER PRIMARY KEY, name TEXT NOT NULL)").unwrap();
+    db.execute_batch(include_str!("../../../../proof/fixtures/v0.1.0/tx.sqlite.sql")).unwrap();
+    migrate(&db).unwrap();
+    assert!(!pay(&mut db, "before", 1).unwrap().replayed);
+    db.execute_batch(
+        "ALTER TABLE semel_tx ADD COLUMN added_later INTEGER;
+         ALTER TABLE semel_intent ADD COLUMN added_later INTEGER;
+         ALTER TABLE semel_phase ADD COLUMN added_later INTEGER;
+         UPDATE semel_tx SET version = version + 1",
+    )
+    .unwrap();
+    migrate(&db).unwrap();
+    assert!(pay(&mut db, "before", 1).unwrap().replayed);
+    assert!(!pay(&mut db, "after", 1).unwrap().replayed);
+    db.execute_batch("UPDATE semel_tx SET version = version + 1").unwrap();
+    assert!(migrate(&db).unwrap_err().to_string().contains("newer semel"));
+}
+
 #[test]
 fn the_first_runs_and_every_retry_gets_its_value() {
     let (_directory, path) = file();

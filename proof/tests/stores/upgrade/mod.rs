@@ -97,6 +97,24 @@ async fn without_a_stop(world: World) {
     assert!(!error.may_retry() && error.to_string().contains("newer semel"), "{error}");
 }
 
+/// MySQL commits each statement by itself: an upgrade that died half way has left what it had added, and the old version.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_upgrade_that_died_half_way_is_completed() {
+    const FIRST: &str = include_str!("../../../../crates/semel/src/inbox/sql/mysql.sql");
+    const SECOND: &str = include_str!("../../../../crates/semel/src/inbox/sql/mysql_dead.sql");
+    for service in [Service::Mariadb, Service::Mysql] {
+        let Some(world) = World::mysql(service).await else { continue };
+        world.run(FIRST).await;
+        let (added, _) = SECOND.split_once("UPDATE semel_inbox_meta").unwrap();
+        world.run(added).await;
+        let plan = inbox::plan_migration(&world.url(), false).await.unwrap();
+        assert_eq!((plan.before, plan.after), (1, inbox::VERSION));
+        assert_eq!(inbox::migrate(&world.url()).await.unwrap().now, inbox::VERSION);
+        let letters = DeadLetterStore::open(&world.url()).await.unwrap();
+        assert!(letters.list(&DeadLetterFilter::default(), 10).await.unwrap().is_empty());
+    }
+}
+
 /// The tables of the inbox in version 2.
 const INBOX_2: &str = concat!(
     include_str!("../../../../crates/semel/src/inbox/sql/postgres.sql"),

@@ -12,6 +12,7 @@ impl Lend for &Connection {
     type Lent<'l> = &'l Connection;
 }
 
+/// Statements and pauses block the thread: not for a thread that an async runtime needs.
 impl Tx for &Connection {
     fn dialect(&self) -> Dialect {
         Dialect::Sqlite
