@@ -9,19 +9,24 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::phase;
-use crate::{toolchain, tools};
+use crate::{phase, toolchain, tools};
+
+mod folders;
+mod results;
+
+use folders::{FOLDERS, Folder, Stage};
+use results::{Kept, MutantResult, Score, Tried};
 
 /// Change the code that decides, one place at a time, and see whether the quick tests notice.
 ///
 /// Installs cargo-mutants. Works on copies of the last commit below target/mutants/, so the checkout stays as it is.
 /// First the tests run without a mutant: they have to pass. What was tried is kept in target/xtask/mutants.json, and the
 /// next call goes on from there: a mutant that was caught is not tried again until its file changes, one that survived is
-/// tried again after every commit. Prints the score of each folder and every mutant that survived; exits with 1 when one
-/// did that is not listed with a reason in .cargo/mutants.toml.
+/// tried again after every commit. The results of files that are through go to xtask/mutants.json, which is checked in.
+/// Prints the score of each folder and every mutant that survived; exits with 1 when one did that is not listed with a
+/// reason in .cargo/mutants.toml.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     /// Only these folders: fingerprint, intent, guard, relay, consumer, client. Separated by commas.
@@ -41,102 +46,6 @@ pub(crate) struct Arguments {
     again: bool,
 }
 
-/// A part of the code that decides.
-struct Folder {
-    name: &'static str,
-    globs: &'static [&'static str],
-    /// The tests that have to notice: those with one of these in their names.
-    tests: &'static [&'static str],
-    /// Where they are, besides the library: `worlds` is the simulation.
-    binaries: &'static [&'static str],
-}
-
-/// The code that decides, and what it is called here. What is left out is in .cargo/mutants.toml.
-const FOLDERS: &[Folder] = &[
-    Folder {
-        name: "fingerprint",
-        globs: &["crates/semel/src/intent/fingerprint/**/*.rs"],
-        tests: &["fingerprint"],
-        binaries: &[],
-    },
-    Folder {
-        name: "intent",
-        globs: &["crates/semel/src/intent/*.rs"],
-        tests: &["intent", "guard", "store", "key"],
-        binaries: &["worlds"],
-    },
-    Folder {
-        name: "guard",
-        globs: &["crates/semel/src/guard/**/*.rs"],
-        tests: &["guard"],
-        binaries: &["it", "worlds"],
-    },
-    Folder {
-        name: "relay",
-        globs: &[
-            "crates/semel/src/relay/batch_progress.rs",
-            "crates/semel/src/relay/blame.rs",
-            "crates/semel/src/relay/transaction_split.rs",
-            "crates/semel/src/relay/exactly_once.rs",
-            "crates/semel/src/relay/parking.rs",
-        ],
-        tests: &["relay"],
-        binaries: &["it", "worlds"],
-    },
-    Folder {
-        name: "consumer",
-        globs: &[
-            "crates/semel/src/inbox/consumer/scheduler.rs",
-            "crates/semel/src/inbox/consumer/bisect.rs",
-            "crates/semel/src/inbox/consumer/metrics.rs",
-        ],
-        tests: &["consumer"],
-        binaries: &["it", "worlds"],
-    },
-    Folder {
-        name: "client",
-        globs: &[
-            "crates/semel/src/http/client/decide.rs",
-            "crates/semel/src/http/client/response_class.rs",
-            "crates/semel/src/http/client/policy.rs",
-        ],
-        // The modules of the binary `client`, too.
-        tests: &["client", "answers", "budget", "durable", "own_layer"],
-        binaries: &["client", "worlds"],
-    },
-];
-
-/// Tests that say something about the simulation, and nothing about the code.
-const NOT_FOR_MUTANTS: &[&str] = &["planted", "the_same_seed"];
-
-/// What the quick tests need of the library.
-const FEATURES: &str = "semel/client,semel/conformance,semel/sqlite";
-
-impl Folder {
-    fn named(name: &str) -> Option<&'static Self> {
-        FOLDERS.iter().find(|folder| folder.name == name)
-    }
-
-    /// What cargo builds for its tests.
-    fn built(&self) -> Vec<&'static str> {
-        let mut words = vec!["--no-default-features", "--features", FEATURES, "--lib"];
-        words.extend(self.binaries.iter().flat_map(|name| ["--test", name]));
-        // Compiled once and run once: not worth to be optimised.
-        words.extend(["--config", "profile.dev.package.simulation.opt-level=0"]);
-        words
-    }
-
-    fn packages(&self) -> &'static [&'static str] {
-        if self.binaries.contains(&"worlds") { &["semel", "simulation"] } else { &["semel"] }
-    }
-
-    /// Which tests run.
-    fn filters(&self) -> Vec<&'static str> {
-        let skipped = NOT_FOR_MUTANTS.iter().flat_map(|name| ["--skip", name]);
-        self.tests.iter().copied().chain(skipped).collect()
-    }
-}
-
 /// Mutants tried by one call of cargo-mutants. Small enough to stop in time, large enough not to start over all the time.
 const SHARD: usize = 24;
 /// Where time is short.
@@ -144,32 +53,17 @@ const SHARD_TIMED: usize = 4;
 
 /// How long the tests of a mutant may take, against those without one: then they hang.
 const TIMEOUT_FACTOR: u64 = 5;
-const TIMEOUT_LEAST: u64 = 20;
+const TIMEOUT_LEAST: u64 = 40;
 
 /// The version that is installed.
 const VERSION: &str = "27.1.0";
-
-/// What was tried.
-#[derive(Default, Debug, Serialize, Deserialize)]
-struct Kept {
-    commit: String,
-    /// By the mutant's name.
-    mutants: BTreeMap<String, Tried>,
-}
-
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-struct Tried {
-    /// What its file was.
-    file: String,
-    /// caught, missed, timeout or unviable.
-    came_to: String,
-}
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     phase::stop_when_interrupted(|| ())?;
     toolchain::ensure()?;
     let (names, kept) = attempts(arguments)?;
-    report(&names, &kept)
+    results::check_in(&names, &kept)?;
+    results::report(&names, &kept)
 }
 
 /// A sample for so long, drawn by the seed. How many were tried, how many of them were caught, and which survived.
@@ -177,8 +71,8 @@ pub(crate) fn sample(seed: u64, minutes: u64) -> Result<(usize, usize, Vec<Strin
     let arguments =
         Arguments { only: Vec::new(), minutes: Some(minutes), seed: Some(seed), jobs: 2, again: false };
     let (names, kept) = attempts(&arguments)?;
-    let Score { tried, caught, .. } = score(names.iter().map(|(_, name)| name.as_str()), &kept);
-    Ok((tried, caught, survivors(&names, &kept)))
+    let Score { tried, caught, .. } = results::score(names.iter().map(|(_, name)| name.as_str()), &kept);
+    Ok((tried, caught, results::survivors(&names, &kept)))
 }
 
 type Names = Vec<(&'static str, String)>;
@@ -197,7 +91,11 @@ fn attempts(arguments: &Arguments) -> Result<(Names, Kept), String> {
             names.extend(list(&program, tree, folder)?.into_iter().map(|name| (folder.name, name)));
         }
     }
-    let kept = if arguments.again { Kept::default() } else { load(tree) };
+    let kept = if arguments.again {
+        Kept { commit: tree.commit.clone(), ..Kept::default() }
+    } else {
+        results::load(&names, &tree.commit, |path| tree.file(path).ok())
+    };
     let mut left: Names =
         names.iter().filter(|(_, name)| !kept.mutants.contains_key(name)).cloned().collect();
     if let Some(seed) = arguments.seed {
@@ -209,17 +107,17 @@ fn attempts(arguments: &Arguments) -> Result<(Names, Kept), String> {
     let until = arguments.minutes.map(|minutes| begin + Duration::from_secs(minutes * 60));
     let size = if until.is_some() { SHARD_TIMED } else { SHARD };
     let shards = Mutex::new(shards(left, size));
-    let kept = Mutex::new(Kept { commit: tree.commit.clone(), mutants: kept.mutants });
+    let kept = Mutex::new(kept);
     let work = |tree: &Tree| -> Result<(), String> {
         while until.is_none_or(|until| Instant::now() < until) {
             let Some((folder, wanted)) = locked(&shards).pop_front() else { break };
-            let outcomes = attempt(&program, tree, folder, &wanted, timeouts[folder.name])?;
+            let outcomes = attempt(&program, tree, folder, wanted, timeouts[folder.name])?;
             let mut kept = locked(&kept);
-            for (name, came_to) in outcomes {
-                let file = tree.file_of(&name)?;
-                kept.mutants.insert(name, Tried { file, came_to });
+            for (name, result) in outcomes {
+                let file = tree.file(results::path(&name))?;
+                kept.mutants.insert(name, Tried { file, result });
             }
-            save(&kept)?;
+            results::save(&kept)?;
             let done = names.iter().filter(|(_, name)| kept.mutants.contains_key(name)).count();
             eprintln!("{done} of {} tried, {:.0} s", names.len(), begin.elapsed().as_secs_f64());
         }
@@ -257,25 +155,32 @@ fn shards(names: Names, size: usize) -> Shards {
 fn baseline(tree: &Tree, left: &Names) -> Result<BTreeMap<&'static str, u64>, String> {
     let mut timeouts = BTreeMap::new();
     for folder in FOLDERS.iter().filter(|folder| left.iter().any(|(name, _)| *name == folder.name)) {
-        let cargo = |more: &[&str]| {
-            let mut command = tree.command(Command::new("cargo"));
-            command.arg("test").args(folder.packages().iter().flat_map(|name| ["--package", name]));
-            command.args(folder.built()).args(more);
-            phase::quietly(&format!("mutants-baseline-{}", folder.name), command)
-        };
-        let built = cargo(&["--no-run"]);
-        let filters = folder.filters();
-        let begin = Instant::now();
-        let tested = if built.ok { cargo(&[&["--"], filters.as_slice()].concat()) } else { built };
-        if !tested.ok {
-            let log = tested.log.display();
-            return Err(format!(
-                "the tests of {} fail without a mutant ({}), log: {log}",
-                folder.name, tested.note
-            ));
+        let mut longest = Duration::ZERO;
+        for stage in folder.stages {
+            let cargo = |more: &[&str]| {
+                let mut command = tree.command(Command::new("cargo"));
+                command
+                    .arg("test")
+                    .args(folders::packages(stage).iter().flat_map(|name| ["--package", name]));
+                command.args(folders::built(stage)).args(more);
+                phase::quietly(&format!("mutants-baseline-{}", folder.name), command)
+            };
+            let built = cargo(&["--no-run"]);
+            let filters = folder.filters();
+            let begin = Instant::now();
+            let tested = if built.ok { cargo(&[&["--"], filters.as_slice()].concat()) } else { built };
+            if !tested.ok {
+                let (log, note) = (tested.log.display(), tested.note);
+                return Err(format!(
+                    "the tests of {} fail without a mutant ({note}), log: {log}",
+                    folder.name
+                ));
+            }
+            let stage = stage.join(", ");
+            eprintln!("{} ({stage}): {:.1} s without a mutant", folder.name, begin.elapsed().as_secs_f64());
+            longest = longest.max(begin.elapsed());
         }
-        eprintln!("{}: {:.1} s without a mutant", folder.name, begin.elapsed().as_secs_f64());
-        timeouts.insert(folder.name, TIMEOUT_LEAST + TIMEOUT_FACTOR * begin.elapsed().as_secs());
+        timeouts.insert(folder.name, TIMEOUT_LEAST + TIMEOUT_FACTOR * longest.as_secs());
     }
     Ok(timeouts)
 }
@@ -297,9 +202,8 @@ impl Tree {
         command
     }
 
-    /// What the file of a mutant is in this commit.
-    fn file_of(&self, name: &str) -> Result<String, String> {
-        let path = name.split(':').next().unwrap_or_default();
+    /// What a file is in this commit.
+    fn file(&self, path: &str) -> Result<String, String> {
         git(&["rev-parse", &format!("HEAD:{path}")], &self.folder.join("tree"))
     }
 }
@@ -357,27 +261,48 @@ fn list(program: &Path, tree: &Tree, folder: &Folder) -> Result<Vec<String>, Str
     }
 }
 
-/// Tries these, and says of each what came of it.
+/// Tries these, stage by stage, and says of each what came of it.
 fn attempt(
     program: &Path,
     tree: &Tree,
     folder: &Folder,
+    mut wanted: Vec<String>,
+    timeout: u64,
+) -> Result<BTreeMap<String, MutantResult>, String> {
+    let mut results = BTreeMap::new();
+    for stage in folder.stages {
+        let of_stage = attempt_stage(program, tree, folder, stage, &wanted, timeout)?;
+        // Others may have come along, which are not tried in every stage.
+        results.extend(wanted.iter().filter_map(|name| Some((name.clone(), *of_stage.get(name)?))));
+        wanted.retain(|name| of_stage.get(name).is_none_or(|result| *result == MutantResult::Missed));
+        if wanted.is_empty() {
+            break;
+        }
+    }
+    Ok(results)
+}
+
+fn attempt_stage(
+    program: &Path,
+    tree: &Tree,
+    folder: &Folder,
+    stage: Stage,
     wanted: &[String],
     timeout: u64,
-) -> Result<BTreeMap<String, String>, String> {
+) -> Result<BTreeMap<String, MutantResult>, String> {
     let out = tree.folder.join("out");
     let _ = fs::remove_dir_all(&out);
     let mut command = cargo_mutants(program, tree);
     command.args(["--in-place", "--baseline", "skip", "--build-timeout", "600", "--no-shuffle"]);
     command.args(["--timeout", &timeout.to_string()]);
-    command.args(folder.packages().iter().flat_map(|name| ["--test-package", name]));
-    command.args(folder.built().iter().map(|word| format!("--cargo-arg={word}")));
+    command.args(folders::packages(stage).iter().flat_map(|name| ["--test-package", name]));
+    command.args(folders::built(stage).iter().map(|word| format!("--cargo-arg={word}")));
     command.arg("--output").arg(&out);
     for name in wanted {
         command.args(["--re", &format!("^{}$", escaped(name))]);
     }
     // Mutants that delete a field pass every expression; with the files named, at most those of these files come along.
-    let files: BTreeSet<&str> = wanted.iter().filter_map(|name| name.split(':').next()).collect();
+    let files: BTreeSet<&str> = wanted.iter().map(|name| results::path(name)).collect();
     for file in files {
         command.args(["--file", file]);
     }
@@ -386,24 +311,7 @@ fn attempt(
     let file = out.join("mutants.out/outcomes.json");
     let text = fs::read_to_string(&file)
         .map_err(|error| format!("{}: {error}; log: {}", file.display(), phase.log.display()))?;
-    outcomes(&text)
-}
-
-/// What `outcomes.json` says of each mutant.
-fn outcomes(text: &str) -> Result<BTreeMap<String, String>, String> {
-    let outcomes: Value = serde_json::from_str(text).map_err(|error| format!("outcomes.json: {error}"))?;
-    let one = |outcome: &Value| {
-        let name = outcome["scenario"]["Mutant"]["name"].as_str()?;
-        let word = match outcome["summary"].as_str()? {
-            "CaughtMutant" => "caught",
-            "MissedMutant" => "missed",
-            // A test that hangs has noticed.
-            "Timeout" => "timeout",
-            _ => "unviable",
-        };
-        Some((name.to_owned(), word.to_owned()))
-    };
-    Ok(outcomes["outcomes"].as_array().into_iter().flatten().filter_map(one).collect())
+    results::outcomes(&text)
 }
 
 fn escaped(name: &str) -> String {
@@ -418,102 +326,9 @@ fn escaped(name: &str) -> String {
     escaped
 }
 
-fn file() -> PathBuf {
-    phase::logs().join("mutants.json")
-}
-
-/// What is still true of what was tried: a mutant of a file that is as it was, and that was caught or is of this commit.
-fn load(tree: &Tree) -> Kept {
-    let read = fs::read_to_string(file()).ok().and_then(|text| serde_json::from_str::<Kept>(&text).ok());
-    let mut kept = read.unwrap_or_default();
-    let is_same_commit = kept.commit == tree.commit;
-    let mut files: BTreeMap<String, Option<String>> = BTreeMap::new();
-    kept.mutants.retain(|name, tried| {
-        let path = name.split(':').next().unwrap_or_default().to_owned();
-        let file = files.entry(path).or_insert_with(|| tree.file_of(name).ok());
-        file.as_ref() == Some(&tried.file) && (is_same_commit || tried.came_to != "missed")
-    });
-    kept
-}
-
-fn save(kept: &Kept) -> Result<(), String> {
-    let text = serde_json::to_string_pretty(kept).map_err(|error| error.to_string())?;
-    let written = fs::create_dir_all(phase::logs()).and_then(|()| fs::write(file(), text + "\n"));
-    written.map_err(|error| format!("{}: {error}", file().display()))
-}
-
-/// Of one folder.
-#[derive(Default, PartialEq, Eq, Debug)]
-struct Score {
-    tried: usize,
-    caught: usize,
-    unviable: usize,
-}
-
-fn score<'n>(names: impl Iterator<Item = &'n str>, kept: &Kept) -> Score {
-    let mut score = Score::default();
-    for tried in names.filter_map(|name| kept.mutants.get(name)) {
-        match tried.came_to.as_str() {
-            "unviable" => score.unviable += 1,
-            "missed" => score.tried += 1,
-            _ => {
-                score.tried += 1;
-                score.caught += 1;
-            }
-        }
-    }
-    score
-}
-
-fn survivors(names: &[(&str, String)], kept: &Kept) -> Vec<String> {
-    let missed = |name: &&String| kept.mutants.get(*name).is_some_and(|tried| tried.came_to == "missed");
-    names.iter().map(|(_, name)| name).filter(missed).cloned().collect()
-}
-
-fn report(names: &[(&str, String)], kept: &Kept) -> Result<(), String> {
-    println!("{:<11} {:>8} {:>7} {:>7} {:>9}  score", "folder", "mutants", "tried", "caught", "unviable");
-    for Folder { name: folder, .. } in FOLDERS {
-        let of_folder = || names.iter().filter(|(name, _)| name == folder).map(|(_, name)| name.as_str());
-        let Score { tried, caught, unviable } = score(of_folder(), kept);
-        if of_folder().next().is_none() {
-            continue;
-        }
-        let share = if tried == 0 {
-            "–".to_owned()
-        } else {
-            format!("{:.1} %", 100.0 * caught as f64 / tried as f64)
-        };
-        println!("{folder:<11} {:>8} {tried:>7} {caught:>7} {unviable:>9}  {share}", of_folder().count());
-    }
-    let survived = survivors(names, kept);
-    for name in &survived {
-        println!("survived: {name}");
-    }
-    println!("commit {}, kept in {}", kept.commit, file().display());
-    if survived.is_empty() { Ok(()) } else { Err(String::new()) }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn outcomes_are_read_and_scored() {
-        let text = r#"{"outcomes": [
-            {"scenario": "Baseline", "summary": "Success"},
-            {"scenario": {"Mutant": {"name": "a"}}, "summary": "CaughtMutant"},
-            {"scenario": {"Mutant": {"name": "b"}}, "summary": "MissedMutant"},
-            {"scenario": {"Mutant": {"name": "c"}}, "summary": "Timeout"},
-            {"scenario": {"Mutant": {"name": "d"}}, "summary": "Unviable"}
-        ]}"#;
-        let tried = |(name, came_to)| (name, Tried { file: String::new(), came_to });
-        let mutants = outcomes(text).unwrap().into_iter().map(tried).collect();
-        let kept = Kept { commit: String::new(), mutants };
-        let names = ["a", "b", "c", "d", "never tried"];
-        assert_eq!(score(names.into_iter(), &kept), Score { tried: 3, caught: 2, unviable: 1 });
-        assert!(report(&[("guard", "b".to_owned())], &kept).is_err());
-        assert!(report(&[("guard", "a".to_owned())], &kept).is_ok());
-    }
 
     #[test]
     fn a_shard_is_of_one_folder() {
