@@ -110,9 +110,10 @@ impl Party {
             let charge = tokio::task::spawn_blocking(move || downstream.charge(kind, &name));
             match charge.await {
                 Ok(Ok(receipt)) => Execution::completed(Outcome::new(200, receipt)),
-                other => {
-                    Execution { ended: WorkResult::Unknown, outcome: Outcome::new(500, format!("{other:?}")) }
-                }
+                other => Execution {
+                    result: WorkResult::Unknown,
+                    outcome: Outcome::new(500, format!("{other:?}")),
+                },
             }
         };
         let fingerprint = Recipe::default().bytes(key.as_bytes());
@@ -120,7 +121,7 @@ impl Party {
         let what = match asked {
             Ok(answer) => {
                 let receipt = receipt_of(&answer.outcome);
-                match (answer.ended, answer.replayed) {
+                match (answer.result, answer.replayed) {
                     (WorkResult::Completed, true) => What::Replayed(receipt),
                     (WorkResult::Completed, false) if answer.stored => What::Done(receipt),
                     (WorkResult::Completed, false) => What::Unstored(receipt),

@@ -65,7 +65,7 @@ impl World {
             let store = world.store_long_ago().await;
             let uncertain = uncertain();
             let broke =
-                Execution { ended: WorkResult::Unknown, outcome: Outcome::new(504, "gateway timeout") };
+                Execution { result: WorkResult::Unknown, outcome: Outcome::new(504, "gateway timeout") };
             ends(&store, &uncertain, Retention::DAY, broke).await;
             claims(&store, &lapsed(), 1_000).await;
             // It ends in 12 and a half hours: a lease of more than a day is not trusted.
@@ -73,10 +73,12 @@ impl World {
             let created = Outcome::new(201, "{\"id\":7}").header("content-type", "application/json");
             ends(&store, &completed(), Retention::Forever, Execution::completed(created)).await;
             let declined =
-                Execution { ended: WorkResult::FailedFinal, outcome: Outcome::new(402, "card declined") };
+                Execution { result: WorkResult::FailedFinal, outcome: Outcome::new(402, "card declined") };
             ends(&store, &refused(), Retention::Ms(7 * DAY_MS), declined).await;
-            let failed =
-                Execution { ended: WorkResult::NotApplied, outcome: Outcome::new(503, "connection refused") };
+            let failed = Execution {
+                result: WorkResult::NotApplied,
+                outcome: Outcome::new(503, "connection refused"),
+            };
             ends(&store, &not_applied(), Retention::Forever, failed).await;
             store.close().await;
         });

@@ -60,7 +60,7 @@ impl WorkResult {
 #[derive(Clone, Debug)]
 pub struct Execution {
     /// How it ended.
-    pub ended: WorkResult,
+    pub result: WorkResult,
     /// What this caller gets, and later callers too when it is stored.
     pub outcome: Outcome,
 }
@@ -68,7 +68,7 @@ pub struct Execution {
 impl Execution {
     /// Done, with this outcome.
     pub fn completed(outcome: Outcome) -> Self {
-        Self { ended: WorkResult::Completed, outcome }
+        Self { result: WorkResult::Completed, outcome }
     }
 }
 
@@ -80,7 +80,7 @@ pub struct Answer {
     /// The recorded verdict.
     pub verdict: Verdict,
     /// What is known about the work. A protected effect in doubt may run again, but may also have happened.
-    pub ended: WorkResult,
+    pub result: WorkResult,
     /// It was stored before; nothing ran for this call.
     pub replayed: bool,
     /// The store has it. When false, the answer is still correct: recording is retried for an hour, unless another
@@ -91,13 +91,19 @@ pub struct Answer {
 }
 
 impl Answer {
+    /// The answer of work that ran under a claim.
+    pub(super) fn ran(execution: Execution, verdict: Verdict, stored: bool) -> Self {
+        let Execution { result, outcome } = execution;
+        Self { outcome, verdict, result, replayed: false, stored, guarded: true }
+    }
+
     pub(super) fn replay(verdict: Verdict, outcome: Outcome) -> Self {
-        let ended = match verdict {
+        let result = match verdict {
             Verdict::Completed => WorkResult::Completed,
             Verdict::FailedFinal => WorkResult::FailedFinal,
             Verdict::FailedRetryable | Verdict::Uncertain => WorkResult::Unknown,
         };
-        Self { outcome, verdict, ended, replayed: true, stored: true, guarded: true }
+        Self { outcome, verdict, result, replayed: true, stored: true, guarded: true }
     }
 }
 

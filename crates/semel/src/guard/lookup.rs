@@ -7,13 +7,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
+use tracing::Instrument;
 
+use super::answer::GuardError;
 use super::operation::Guarded;
 use crate::intent::identity::IntentId;
 use crate::intent::outcome::{Outcome, Verdict};
 use crate::intent::policy::{StoreTime, millis};
 use crate::intent::state::Ruling;
-use crate::observe::{Phase, RecoveryStatus};
+use crate::observe::{Phase, RecoveryStatus, names};
 use crate::store::{Decide, Decided, ErrorKind, Existing, Record, Store};
 
 /// What a lookup found.
@@ -74,7 +76,7 @@ pub(crate) enum Unresolved {
 
 impl Unresolved {
     /// When the lookup may run; `None` if there is no lookup, or it did not know.
-    pub(super) fn settles_in(self) -> Option<Duration> {
+    fn settles_in(self) -> Option<Duration> {
         match self {
             Self::Settling(settles_in) => Some(settles_in),
             Self::NoLookup | Self::Unknown | Self::NotRecorded => None,
@@ -95,6 +97,28 @@ impl<S: Store> Guarded<S> {
     /// Whether its owner runs in this process, even if the lease has expired: then there is nothing to look up.
     pub(crate) fn is_worked_on(&self, id: &IntentId) -> bool {
         self.of.guard.inner.waiters.is_worked_on(id)
+    }
+
+    /// For a caller that met an uncertain intent: once it is resolved, another claim makes sense. One lookup is made
+    /// per call.
+    pub(super) async fn look_up_once(
+        &self,
+        existing: Existing,
+        looked_up: &mut bool,
+    ) -> Result<(), GuardError> {
+        let id = existing.record.intent.id();
+        if *looked_up {
+            return Err(GuardError::Uncertain { id, settles_in: None });
+        }
+        let span =
+            tracing::info_span!(names::SPAN_LOOKUP, idempotency.operation = self.of.operation.as_str());
+        match self.look_up(existing).instrument(span).await {
+            LookedUp::Applied | LookedUp::NotApplied | LookedUp::Overtaken => {
+                *looked_up = true;
+                Ok(())
+            }
+            LookedUp::Unresolved(why) => Err(GuardError::Uncertain { id, settles_in: why.settles_in() }),
+        }
     }
 
     pub(crate) async fn look_up(&self, existing: Existing) -> LookedUp {

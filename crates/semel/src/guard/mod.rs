@@ -1,19 +1,28 @@
 //! How *once* is enforced: claim → run → finish → replay, for any async function.
 //!
+//! In the order of one call:
+//!
 //! | module | what |
 //! |---|---|
 //! | [`Guard`] | holds the store, the bounds and the drain |
-//! | [`Guarded`] | one operation with its policy: effect, lease, retention, waiting, outage |
-//! | `protocol` | the protocol itself |
+//! | [`Guarded`] (`operation`) | one operation with its policy: effect, lease, retention, waiting, outage |
 //! | `typed` | [`Guarded::once`]: the same for values instead of bytes |
-//! | `retry` | retries failed finishes and claims in doubt until their result is known |
-//! | `renew`, `lease_time` | renewing the lease while the work runs, and how long the lease has lasted |
-//! | `wait` | duplicates that wait for the first call |
-//! | `detach_on_drop` | work in its caller's task that continues when the caller leaves |
+//! | `protocol` | **the whole call on one page** |
 //! | `drain` | bounds the calls in flight, and waits for them at shutdown |
-//! | `answer` | input and result types |
+//! | `key_age` | refuses time-ordered keys that are older than the retention |
+//! | `claim` | asks the store for the intent until the answer is known; its metrics and span |
+//! | `give_back` | releases a claim in doubt, or one that came too late, because nothing runs under it |
+//! | `run` | the work in a task of its own, with panics caught and its time bounded, and then its finish |
+//! | `detach_on_drop` | work in its caller's task that continues when the caller leaves |
+//! | `renew`, `lease_time` | renewing the lease while the work runs, and how long the lease has lasted |
+//! | `finish` | records the outcome, now or in the background, and makes the answer |
+//! | `replay` | the answer of an earlier run |
+//! | `rebuild` | storing only a reference to the result, from which `replay` rebuilds the answer |
+//! | `wait` | duplicates that wait for the first call |
 //! | `lookup` | resolving an uncertain intent |
-//! | `rebuild` | storing only a reference to the result, and rebuilding the answer from it |
+//! | `unguarded` | the store is down and the policy is open: the work runs without a claim |
+//! | `store_call`, `retry` | one request to the store, and the backoff of those that are retried in the background |
+//! | `answer` | input and result types |
 
 use std::future::Future;
 use std::pin::Pin;
@@ -25,16 +34,24 @@ use crate::observe::Metrics;
 use crate::store::Store;
 
 mod answer;
+mod claim;
 mod detach_on_drop;
 mod drain;
+mod finish;
+mod give_back;
+mod key_age;
 mod lease_time;
 mod lookup;
 mod operation;
 mod protocol;
 pub(crate) mod rebuild;
 mod renew;
+mod replay;
 mod retry;
+mod run;
+mod store_call;
 mod typed;
+mod unguarded;
 mod wait;
 
 pub use answer::{Answer, Attempt, Execution, GuardError, WorkResult};

@@ -1,4 +1,4 @@
-//! Storing only a reference to the result, and rebuilding the answer from it.
+//! Storing only a reference to the result. `replay` rebuilds the answer from it.
 
 use std::error::Error;
 use std::fmt;
@@ -7,13 +7,11 @@ use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 
 use bytes::Bytes;
-use futures_util::FutureExt;
 
-use super::answer::{Answer, GuardError};
 use super::operation::Guarded;
 use crate::intent::identity::{Intent, Operation};
-use crate::intent::outcome::{Body, Headers, Outcome, Verdict};
-use crate::store::{ErrorKind, Fate, Store, StoreError};
+use crate::intent::outcome::{Body, Headers, Outcome};
+use crate::store::Store;
 
 /// What the store keeps of an answer: enough to rebuild it.
 #[derive(Clone, Debug)]
@@ -62,7 +60,7 @@ pub trait Rebuild: Send + Sync + 'static {
     fn reference(&self, outcome: &Outcome) -> Option<String>;
 
     /// The answer for a later caller. It must only read, and is called for every replay. The caller gets an error as
-    /// [`GuardError::NotRebuilt`] and may retry; the work never runs again for it.
+    /// [`GuardError::NotRebuilt`](super::GuardError::NotRebuilt) and may retry; the work never runs again for it.
     fn rebuild(&self, kept: Kept) -> Rebuilt<'_>;
 }
 
@@ -101,45 +99,6 @@ pub(crate) fn kept(rebuild: Option<&dyn Rebuild>, operation: &Operation, outcome
 impl<S: Store> Guarded<S> {
     pub(super) fn kept(&self, outcome: Outcome) -> Outcome {
         kept(self.of.rebuild.as_deref(), &self.of.operation, outcome)
-    }
-
-    /// The answer for a stored outcome; rebuilds it where only a reference is stored.
-    pub(crate) async fn replay_stored(
-        &self,
-        intent: &Intent,
-        verdict: Verdict,
-        outcome: Outcome,
-    ) -> Result<Answer, GuardError> {
-        let reference = match &outcome.body {
-            Body::Kept(_) | Body::NotKept => return Ok(Answer::replay(verdict, outcome)),
-            Body::Sealed(_) => {
-                let message = "the outcome is compressed or encrypted, and this store was opened without \
-                               Protected; open it with the same protection as the process that wrote it";
-                let error = StoreError::new(ErrorKind::Misconfigured, Fate::NotApplied, message);
-                return Err(GuardError::StoreUnavailable(error));
-            }
-            Body::Reference(reference) => String::from_utf8_lossy(reference).into_owned(),
-        };
-        let failed = |why: String| {
-            tracing::error!(
-                operation = self.of.operation.as_str(),
-                intent = super::shown(intent),
-                why,
-                "a stored answer could not be rebuilt; the caller gets an error and may retry"
-            );
-            GuardError::NotRebuilt { why }
-        };
-        let Some(rebuild) = &self.of.rebuild else {
-            return Err(failed("only a reference is stored, and the operation has no Rebuild for it".into()));
-        };
-        let kept = Kept { intent: intent.clone(), code: outcome.code, reference };
-        let rebuilding = AssertUnwindSafe(async { rebuild.rebuild(kept).await }).catch_unwind();
-        match tokio::time::timeout(self.of.guard.inner.limits.lookup_timeout, rebuilding).await {
-            Ok(Ok(Ok(outcome))) => Ok(Answer::replay(verdict, outcome)),
-            Ok(Ok(Err(error))) => Err(failed(error.to_string())),
-            Ok(Err(_)) => Err(failed("Rebuild::rebuild panicked".into())),
-            Err(_) => Err(failed("Rebuild::rebuild timed out".into())),
-        }
     }
 }
 

@@ -27,6 +27,16 @@ pub enum FailureKind {
     Unknown,
 }
 
+impl From<FailureKind> for WorkResult {
+    fn from(kind: FailureKind) -> Self {
+        match kind {
+            FailureKind::Final => Self::FailedFinal,
+            FailureKind::NotApplied => Self::NotApplied,
+            FailureKind::Unknown => Self::Unknown,
+        }
+    }
+}
+
 /// How work failed. `?` turns any error into [`FailureKind::Unknown`], because nothing more is known about it;
 /// use [`Failure::refused`] or [`Failure::not_applied`] where you know better.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -177,20 +187,15 @@ fn execution<T: Serialize>(result: Result<T, Failure>) -> Execution {
             Err(_) => Outcome::new(OK, Bytes::new()).tombstone(),
         }),
         Err(failure) => {
-            let ended = match failure.kind {
-                FailureKind::Final => WorkResult::FailedFinal,
-                FailureKind::NotApplied => WorkResult::NotApplied,
-                FailureKind::Unknown => WorkResult::Unknown,
-            };
-            Execution { ended, outcome: Outcome::new(failure.code, failure.message) }
+            Execution { result: failure.kind.into(), outcome: Outcome::new(failure.code, failure.message) }
         }
     }
 }
 
 fn reply<T: DeserializeOwned>(answer: Answer) -> Result<Reply<T>, OnceError> {
-    let Answer { outcome, ended, replayed, stored, guarded, .. } = answer;
+    let Answer { outcome, result, replayed, stored, guarded, .. } = answer;
     let body = outcome.body_bytes().cloned();
-    let kind = match ended {
+    let kind = match result {
         WorkResult::Completed => {
             let why = "it was not stored".to_owned();
             let body = body.ok_or(OnceError::Value { why })?;

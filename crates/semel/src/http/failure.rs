@@ -32,7 +32,7 @@ pub(super) enum Known {
 }
 
 impl Known {
-    pub(super) fn ended(self) -> WorkResult {
+    pub(super) fn result(self) -> WorkResult {
         match self {
             Self::Applied => WorkResult::Completed,
             Self::NotApplied => WorkResult::NotApplied,
@@ -73,7 +73,7 @@ impl Failures {
         let has_ours = has_our_headers(&parts.headers);
         let in_headers = || has_ours.then(|| Known::from_headers(&parts.headers)).flatten();
         if let Some(known) = marked.or_else(in_headers) {
-            return known.ended();
+            return known.result();
         }
         // Another semel further in refused and has its own record, so ours must not block a retry.
         if has_ours && parts.headers.contains_key(IDEMPOTENCY_PROBLEM) {

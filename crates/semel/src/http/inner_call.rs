@@ -97,13 +97,13 @@ fn keep<S, R: Body<Data = Bytes>, E>(
     response: Response<R>,
 ) -> impl Future<Output = (Execution, Box<Given<R, E>>)> {
     let (mut parts, body) = response.into_parts();
-    let mut ended = rule.failures.judge(claim.known(), &parts);
+    let mut result = rule.failures.judge(claim.known(), &parts);
     // Read from the head, so it is known even if the body breaks off.
     let in_headers = Known::from_headers(&parts.headers);
     strip_ours(&mut parts.headers);
     let headers = kept(&parts.headers, &rule.replay_headers);
     // Only replayed answers are stored; one with too many headers could not be replayed the same.
-    let replayed = matches!(ended, WorkResult::Completed | WorkResult::FailedFinal);
+    let replayed = matches!(result, WorkResult::Completed | WorkResult::FailedFinal);
     let whole = replayed && headers.is_some() && !is_stream(&parts);
     let headers = headers.unwrap_or_default();
     let mut outcome = Outcome { code: parts.status.as_u16(), headers, body: Kept::NotKept };
@@ -119,7 +119,7 @@ fn keep<S, R: Body<Data = Bytes>, E>(
                 // left.
                 Extent::Error => {
                     let known = claim.known().or(in_headers);
-                    ended = known.map_or(WorkResult::Unknown, Known::ended);
+                    result = known.map_or(WorkResult::Unknown, Known::result);
                     tracing::warn!(
                         operation = claim.intent().operation().as_str(),
                         intent = %claim.intent().id(),
@@ -131,7 +131,7 @@ fn keep<S, R: Body<Data = Bytes>, E>(
                 }
             }
         }
-        (Execution { ended, outcome }, given)
+        (Execution { result, outcome }, given)
     }
 }
 
@@ -173,5 +173,5 @@ fn broken<S>(known: Option<Known>, shared: &Shared<S>) -> (Response<Bytes>, Exec
     let headers = kept(response.headers(), &[]).unwrap_or_default();
     let body = Kept::Kept(response.body().clone());
     let outcome = Outcome { code: response.status().as_u16(), headers, body };
-    (response, Execution { ended: known.map_or(WorkResult::Unknown, Known::ended), outcome })
+    (response, Execution { result: known.map_or(WorkResult::Unknown, Known::result), outcome })
 }

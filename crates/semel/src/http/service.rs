@@ -32,7 +32,6 @@ use crate::intent::key::Key;
 use crate::intent::outcome::{Outcome, Verdict};
 use crate::intent::policy::{InFlight, KeyFormat, StoreDown};
 use crate::intent::scope::Scope;
-use crate::intent::state::State;
 use crate::store::{ErrorKind, Fate, Record, Store, StoreError};
 use crate::timeout::within;
 
@@ -309,11 +308,7 @@ impl<S: Store> Shared<S> {
         if differs(&record) {
             return Some(self.refuse(&Problem::from(&GuardError::Mismatch)));
         }
-        let verdict = match record.head.state {
-            State::Completed => Verdict::Completed,
-            State::FailedFinal => Verdict::FailedFinal,
-            State::InProgress | State::FailedRetryable | State::Uncertain => return None,
-        };
+        let verdict = record.head.state.replayed_as()?;
         let outcome = record.outcome.unwrap_or_else(Outcome::unknown);
         Some(self.replay_stored(prepared, intent, verdict, outcome).await)
     }

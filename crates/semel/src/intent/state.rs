@@ -60,6 +60,15 @@ impl State {
     pub fn is_finished(self) -> bool {
         matches!(self, Self::Completed | Self::FailedFinal | Self::FailedRetryable)
     }
+
+    /// The verdict on an intent whose outcome every caller gets as a replay; `None` in any other state.
+    pub(crate) fn replayed_as(self) -> Option<Verdict> {
+        match self {
+            Self::Completed => Some(Verdict::Completed),
+            Self::FailedFinal => Some(Verdict::FailedFinal),
+            Self::InProgress | Self::FailedRetryable | Self::Uncertain => None,
+        }
+    }
 }
 
 impl From<Verdict> for State {

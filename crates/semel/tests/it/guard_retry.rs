@@ -236,7 +236,7 @@ async fn a_smaller_outcome_that_comes_too_late_gives_way_to_the_one_that_stands(
         };
         stolen.finish(record.ticket(false), finish).await.unwrap();
         let outcome = Outcome::new(422, "x".repeat(1_000));
-        Execution { ended: semel::WorkResult::FailedFinal, outcome }
+        Execution { result: semel::WorkResult::FailedFinal, outcome }
     };
     let answer = pay.run(pay.intent(&acme(), &key("k")), print, work).await.unwrap();
     assert_eq!((answer.outcome.code, answer.verdict), (200, Verdict::Completed));

@@ -54,7 +54,7 @@ impl Worker {
         pause(work.after_ms).await;
         running.ended = true;
         self.ledger.run_ends(run, RunEnd::Returned(work.end));
-        let (ended, body) = match (work.end, answer) {
+        let (result, body) = match (work.end, answer) {
             (_, Some(Ok(body))) => (WorkResult::Completed, body),
             (_, Some(Err(refusal))) => (WorkResult::FailedFinal, refusal),
             // Mistaken for "nothing happened": the request may have arrived.
@@ -68,7 +68,7 @@ impl Worker {
             _ => (WorkResult::Unknown, "connection reset".to_owned()),
         };
         let body = if work.large { large(&body) } else { body };
-        Execution { ended, outcome: Outcome::new(200, body) }
+        Execution { result, outcome: Outcome::new(200, body) }
     }
 
     /// Sends the call downstream. It is on its way from here on, whatever becomes of the work or its process.

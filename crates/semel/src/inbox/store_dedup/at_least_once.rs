@@ -8,7 +8,6 @@ use super::{Dedup, Work, WorkAttempt, done};
 use crate::crash;
 use crate::inbox::consumer::{Handler, HandlerError, Message};
 use crate::intent::fingerprint::Comparison;
-use crate::intent::state::State;
 use crate::observe::Phase;
 use crate::store::Store;
 
@@ -37,7 +36,7 @@ impl<S: Store, W: Work> AtLeastOnce<S, W> {
                 return Err(mismatch());
             }
             // Also done if an operator decided it.
-            if matches!(record.head.state, State::Completed | State::FailedFinal) {
+            if record.head.state.replayed_as().is_some() {
                 self.dedup.found(message);
                 return Ok(());
             }

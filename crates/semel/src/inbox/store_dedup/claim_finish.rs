@@ -47,9 +47,9 @@ impl<S: Store, W: Work> ClaimFinish<S, W> {
             match work.run(call).await {
                 Ok(()) => (done(), None),
                 Err(failed) => {
-                    let ended =
+                    let result =
                         if failed.is_not_applied() { WorkResult::NotApplied } else { WorkResult::Unknown };
-                    (Execution { ended, outcome: Outcome::new(0, failed.to_string()) }, Some(failed))
+                    (Execution { result, outcome: Outcome::new(0, failed.to_string()) }, Some(failed))
                 }
             }
         });

@@ -74,8 +74,8 @@ mod tests {
     use std::time::Duration;
 
     fn answer(verdict: Verdict, stored: bool) -> Answer {
-        let (ended, outcome) = (WorkResult::Unknown, Outcome::new(0, ""));
-        Answer { outcome, verdict, ended, replayed: false, stored, guarded: true }
+        let (result, outcome) = (WorkResult::Unknown, Outcome::new(0, ""));
+        Answer { outcome, verdict, result, replayed: false, stored, guarded: true }
     }
 
     fn kind(ran: Result<(Answer, Option<Option<HandlerError>>), GuardError>) -> Option<HandlerErrorKind> {

@@ -8,7 +8,6 @@ use super::envelope::Protection;
 use crate::intent::identity::IntentId;
 use crate::intent::outcome::Outcome;
 use crate::intent::policy::StoreTime;
-use crate::intent::state::State;
 use crate::store::{
     Capabilities, Claim, Claimed, Decide, Decided, Existing, Filter, Finish, Finished, Lineage, Page, Record,
     Renewed, Store, StoreError, Ticket,
@@ -93,9 +92,7 @@ impl<S> Protected<S> {
 
     fn found(&self, record: Option<Record>) -> Result<Option<Record>, StoreError> {
         match record {
-            Some(record) if matches!(record.head.state, State::Completed | State::FailedFinal) => {
-                self.reveal(record).map(Some)
-            }
+            Some(record) if record.head.state.replayed_as().is_some() => self.reveal(record).map(Some),
             record => Ok(record.map(|record| self.show(record))),
         }
     }
