@@ -21,7 +21,7 @@ use super::body::{BufferedBody, Extent};
 use super::builder::Shared;
 use super::claim::ClaimHandle;
 use super::failure::Known;
-use super::headers::{kept, strip_ours};
+use super::headers::{IDEMPOTENCY_PROBLEM, kept, strip_ours};
 use super::operations::Prepared;
 use super::problem::{self, ATTEMPT_FAILED, Code, Problem};
 use super::rule::Rule;
@@ -170,7 +170,8 @@ fn broken<S>(known: Option<Known>, shared: &Shared<S>) -> (Response<Bytes>, Exec
     };
     let problem = Problem::new(code, detail).with_status(StatusCode::INTERNAL_SERVER_ERROR);
     let response = problem.response(shared.profile, &shared.types);
-    let headers = kept(response.headers(), &[]).unwrap_or_default();
+    // With its code, as a client that reads only the beginning of a body needs it in a replay, too.
+    let headers = kept(response.headers(), &[IDEMPOTENCY_PROBLEM]).unwrap_or_default();
     let body = Kept::Kept(response.body().clone());
     let outcome = Outcome { code: response.status().as_u16(), headers, body };
     (response, Execution { result: known.map_or(WorkResult::Unknown, Known::result), outcome })

@@ -76,6 +76,17 @@ async fn a_mismatch_and_a_doubt_are_not_tried_again() {
 }
 
 #[tokio::test]
+async fn done_with_its_answer_lost_is_no_refusal() {
+    let script =
+        Script::start([Step::ReadAndClose, problem(500, Code::AnswerLost.as_str()), answer(299)]).await;
+    let error = client(policy()).send(payment(script.uri(), "order-1")).await.unwrap_err();
+    assert!(error.to_string().contains("took effect"), "{error}");
+    let ClientError::AnswerLost(gave_up) = error else { panic!("{error}") };
+    assert_eq!((gave_up.why, gave_up.attempts.count()), (Why::AnswerLost, 2));
+    assert_eq!(gave_up.response.unwrap().status(), 500);
+}
+
+#[tokio::test]
 async fn giving_up_says_what_is_known() {
     let (_kept, gone) = closed_port();
     let error = client(policy()).send(payment(format!("http://{gone}/"), "order-1")).await.unwrap_err();

@@ -229,6 +229,30 @@ async fn secrets_are_given_again_and_the_rest_is_as_it_was() {
 }
 
 #[tokio::test]
+async fn an_intent_whose_answer_is_lost_is_done() {
+    let (place, clock) = (place(), Clock::new());
+    let lost = || problem(502, "IDEMPOTENCY_ANSWER_LOST");
+    let script = Script::start([lost(), Step::ReadAndClose, lost(), answer(299)]).await;
+    let client = durable(policy().attempts_max(1), &clock).open(&place.path).await.unwrap();
+    let send = async |key: &str| match client.send(payment(script.uri(), key)).await.unwrap_err() {
+        DurableError::Client(error) => error,
+        error => panic!("{error}"),
+    };
+    assert!(matches!(send("order-1").await, ClientError::AnswerLost(_)));
+    assert!(matches!(send("order-2").await, ClientError::InDoubt(_)));
+    assert_eq!(resumed(&client).await, ["order-2 AnswerLost"]);
+    assert!(client.unfinished(10).await.unwrap().is_empty() && resumed(&client).await.is_empty());
+    // The same from the journal, which sends nothing.
+    for key in ["order-1", "order-2"] {
+        let ClientError::AnswerLost(gave_up) = send(key).await else { panic!("{key}") };
+        let response = gave_up.response.unwrap();
+        assert!(response.extensions().get::<FromJournal>().is_some());
+        assert_eq!((response.status().as_u16(), gave_up.attempts.count()), (502, 0));
+    }
+    assert_eq!(script.arrived().len(), 3);
+}
+
+#[tokio::test]
 async fn of_several_clients_one_resumes_an_intent() {
     let (place, clock) = (place(), Clock::new());
     let script = Script::start((0..20).map(|_| Step::ReadAndClose).chain([answer(200)])).await;

@@ -145,7 +145,7 @@ async fn a_handler_is_believed_about_its_effect() {
         );
         if let (true, Then::Panics) = (applied, then) {
             assert_eq!(
-                (retry.code().as_str(), retry.header("x-should-retry")),
+                (retry.header("idempotency-problem"), retry.header("x-should-retry")),
                 ("IDEMPOTENCY_ANSWER_LOST", "false")
             );
             assert_eq!(retry.body, got.body);

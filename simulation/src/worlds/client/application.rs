@@ -113,6 +113,10 @@ impl Scene {
 
     fn gave_up(&self, error: &ClientError, durable: bool) -> Given {
         match error {
+            ClientError::AnswerLost(_) => {
+                self.stage.count("done, answer lost", 1);
+                Given::AnswerLost
+            }
             // What is written down is going to be sent all the same.
             _ if durable => Given::Other,
             ClientError::NotSent(_) => {
@@ -139,15 +143,23 @@ impl Scene {
         match end {
             End::Answered(response) => {
                 let given = self.answered(intent, *response).await;
-                let seen = Seen { amount: amount(intent, false), given };
-                // Which of two requests was written down first is not known here; the journal is read at the end.
-                let sure = self.plan.intents[intent].calls.iter().all(|call| !call.other_request);
-                if sure {
-                    self.ledger.with(intent, |pages| pages.seen.push(seen));
-                }
+                self.resumed_to(intent, given);
+            }
+            End::AnswerLost(_) => {
+                self.stage.count("done, answer lost", 1);
+                self.resumed_to(intent, Given::AnswerLost);
             }
             End::Expired => self.stage.count("expired", 1),
             _ => {}
+        }
+    }
+
+    fn resumed_to(&self, intent: usize, given: Given) {
+        let seen = Seen { amount: amount(intent, false), given };
+        // Which of two requests was written down first is not known here; the journal is read at the end.
+        let sure = self.plan.intents[intent].calls.iter().all(|call| !call.other_request);
+        if sure {
+            self.ledger.with(intent, |pages| pages.seen.push(seen));
         }
     }
 

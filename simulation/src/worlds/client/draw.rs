@@ -158,7 +158,7 @@ fn run(rng: &mut Rng, kinds: &Kinds) -> Run {
         1 => rng.u64(0..3_000),
         _ => rng.u64(0..RUN_TAKES_MAX_MS),
     };
-    let ends = match rng.u8(0..if kinds.service { 16 } else { 5 }) {
+    let ends = match rng.u8(0..if kinds.service { 18 } else { 5 }) {
         0..=2 => Ends::Charged,
         3 => Ends::Declined,
         4 => Ends::ChargedWith202,
@@ -170,7 +170,8 @@ fn run(rng: &mut Rng, kinds: &Kinds) -> Run {
         11 => Ends::Throttled,
         12 => Ends::BadGateway { charged: rng.bool() },
         13 => Ends::Breaks { charged: rng.bool() },
-        _ => Ends::BreaksOff,
+        14 | 15 => Ends::BreaksOff,
+        _ => Ends::AnswerLost { half: rng.bool() },
     };
     Run { takes_ms, ends }
 }

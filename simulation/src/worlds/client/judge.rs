@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::Request;
-use semel::http::client::durable::{FromJournal, JournalState};
+use http::{Request, Response};
+use semel::http::client::ClientError;
+use semel::http::client::durable::{DurableError, FromJournal, JournalState};
 
 use super::application::{amount, read};
 use super::draw::{ON_ITS_WAY_MAX_MS, RUN_TAKES_MAX_MS};
@@ -18,6 +19,8 @@ use crate::world::Violation;
 const ONE_EFFECT: &str = "one effect per intent";
 /// What a caller is given or the journal keeps is a final answer of the service to that very request.
 const TRUE_ANSWERS: &str = "answers are final answers of the service";
+/// "Done, and its answer is lost" is true.
+const LOST_IS_DONE: &str = "an answer is lost only of what happened";
 /// Nothing is sent later than retention after the first request.
 const WITHIN_RETENTION: &str = "nothing is sent after the server's retention";
 /// Every intent ends answered, refused or held within a bound.
@@ -45,6 +48,10 @@ pub(super) fn bound(settings: &Settings, intents: usize) -> Duration {
     let round_ms = intents as u64 * call_ms + settings.resume_every_ms;
     let server_ms = settings.lease_ms + RUN_TAKES_MAX_MS;
     Duration::from_millis(settings.journal_lease_ms + server_ms + 3 * round_ms)
+}
+
+fn is_recorded<B>(response: &Response<B>) -> bool {
+    response.extensions().get::<FromJournal>().is_some()
 }
 
 /// Where the journal has each intent: its state, if it has no answer.
@@ -78,13 +85,17 @@ impl Scene {
                     .extension(key.clone())
                     .body(request_body(intent, amount));
                 let Ok(request) = request else { continue };
-                let Ok(response) = reader.send(request).await else { continue };
-                if response.extensions().get::<FromJournal>().is_none() {
-                    continue;
-                }
-                let Some(answer) = read(response).await else { continue };
+                let sent = reader.send(request).await;
+                let given = match sent {
+                    Ok(response) if is_recorded(&response) => read(response).await.map(Given::Answer),
+                    Err(DurableError::Client(ClientError::AnswerLost(gave_up))) => {
+                        gave_up.response.filter(is_recorded).map(|_| Given::AnswerLost)
+                    }
+                    _ => None,
+                };
+                let Some(given) = given else { continue };
                 self.stage.count("recorded answers", 1);
-                let recorded = Seen { amount, given: Given::Answer(answer) };
+                let recorded = Seen { amount, given };
                 self.ledger.with(intent, |pages| pages.recorded = Some(recorded));
             }
         }
@@ -147,6 +158,12 @@ impl Scene {
 
     fn judge_answers(&self, intent: usize, pages: &Pages) -> Result<(), Violation> {
         for seen in pages.seen.iter().chain(&pages.recorded) {
+            if let Given::AnswerLost = seen.given
+                && !pages.charges.iter().any(|(_, amount)| *amount == seen.amount)
+            {
+                let what = format!("intent {intent}: said to be done, and not charged");
+                return Err(Violation::new(LOST_IS_DONE, what));
+            }
             let Given::Answer(answer) = &seen.given else { continue };
             let same = |(amount, given): &(u64, Answer)| {
                 let body = answer.not_kept || given.body == answer.body;

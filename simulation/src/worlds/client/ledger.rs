@@ -28,6 +28,8 @@ pub(super) struct Answer {
 pub(super) enum Given {
     /// An answer.
     Answer(Answer),
+    /// "Done, and its answer is lost."
+    AnswerLost,
     /// "Did not happen."
     NotSent,
     /// "Refused, and nothing is open", although the key stands for this very request.

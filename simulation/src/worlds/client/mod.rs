@@ -52,6 +52,7 @@ impl World for ClientWorld {
         "service-retried-behind-the-layer",
         "store-forgets-at-a-restart",
         "service-charges-then-answers-500",
+        "service-marks-what-did-not-happen",
         "proxy-strips-headers",
         "clock-that-waits",
     ];
@@ -67,6 +68,7 @@ impl World for ClientWorld {
         ("in progress", 50),
         ("202 of the layer", 50),
         ("mismatches", 20),
+        ("done, answer lost", 20),
         ("not sent", 10),
         ("refused", 10),
         ("rounds in doubt", 50),

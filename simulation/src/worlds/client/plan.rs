@@ -192,6 +192,11 @@ pub enum Ends {
     },
     /// Charged, and the answer breaks off half way.
     BreaksOff,
+    /// Charged and marked as applied, and then the answer is lost.
+    AnswerLost {
+        /// It breaks off half way, with the mark in its head. Otherwise there is none.
+        half: bool,
+    },
 }
 
 /// What happens to a machine.

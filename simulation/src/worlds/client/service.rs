@@ -11,6 +11,7 @@ use bytes::Bytes;
 use http::{Request, Response};
 use http_body::Body;
 use http_body_util::BodyExt;
+use semel::http::ClaimHandle;
 use tower_service::Service;
 
 use super::body::Chunks;
@@ -42,19 +43,20 @@ where
 
     fn call(&mut self, request: Request<B>) -> Answered {
         let scene = Arc::clone(&self.0);
+        let claim = request.extensions().get::<ClaimHandle>().cloned();
         Box::pin(async move {
             let body = request.into_body().collect().await.map(|body| body.to_bytes()).unwrap_or_default();
             let Some((intent, amount)) = read_request(&body) else {
                 return Err(io::Error::other("not a request of this world"));
             };
-            let answered = scene.run(intent, amount).await;
+            let answered = scene.run(intent, amount, claim.as_ref()).await;
             let unknown = match &answered {
                 Ok(response) => response.status().as_u16() == 502,
                 Err(_) => true,
             };
             if unknown && scene.stage.has("service-retried-behind-the-layer") {
                 scene.stage.trace(format_args!("intent {intent}: something behind the layer tries again"));
-                return scene.run(intent, amount).await;
+                return scene.run(intent, amount, claim.as_ref()).await;
             }
             answered
         })
@@ -62,7 +64,12 @@ where
 }
 
 impl Scene {
-    async fn run(&self, intent: usize, amount: u64) -> Result<Response<Chunks>, io::Error> {
+    async fn run(
+        &self,
+        intent: usize,
+        amount: u64,
+        claim: Option<&ClaimHandle>,
+    ) -> Result<Response<Chunks>, io::Error> {
         let number = self.ledger.with(intent, |pages| {
             pages.runs += 1;
             pages.runs
@@ -76,6 +83,7 @@ impl Scene {
         tokio::time::sleep(half).await;
         let charges = match ends {
             Ends::Charged | Ends::ChargedWith202 | Ends::ChargedWith500 | Ends::BreaksOff => true,
+            Ends::AnswerLost { .. } => !self.stage.has("service-marks-what-did-not-happen"),
             Ends::BadGateway { charged } | Ends::Breaks { charged } => charged,
             Ends::Failed => self.stage.has("service-charges-then-answers-500"),
             _ => false,
@@ -84,6 +92,9 @@ impl Scene {
             self.charge(intent, amount);
         }
         tokio::time::sleep(half).await;
+        if let (Ends::AnswerLost { half: false }, Some(claim)) = (ends, claim) {
+            claim.mark_applied();
+        }
         self.answer(intent, amount, ends)
     }
 
@@ -105,7 +116,9 @@ impl Scene {
 
     fn answer(&self, intent: usize, amount: u64, ends: Ends) -> Result<Response<Chunks>, io::Error> {
         let (status, body) = match ends {
-            Ends::Charged | Ends::BreaksOff => (201, receipt(intent, amount)),
+            Ends::Charged | Ends::BreaksOff | Ends::AnswerLost { half: true } => {
+                (201, receipt(intent, amount))
+            }
             Ends::ChargedWith202 => (202, r#"{"state":"queued"}"#.to_owned()),
             Ends::ChargedWith500 => (500, receipt(intent, amount)),
             Ends::Declined => (402, format!("declined {intent} over {amount}")),
@@ -115,7 +128,9 @@ impl Scene {
             Ends::Unauthorised => (401, "who are you".to_owned()),
             Ends::Throttled => (429, "slowly".to_owned()),
             Ends::BadGateway { .. } => (502, "bad gateway".to_owned()),
-            Ends::Breaks { .. } => return Err(io::ErrorKind::ConnectionReset.into()),
+            Ends::Breaks { .. } | Ends::AnswerLost { half: false } => {
+                return Err(io::ErrorKind::ConnectionReset.into());
+            }
         };
         let replayed_5xx = self.plan.settings.on_5xx == On5xx::Replay;
         let is_final = match ends {
@@ -124,6 +139,7 @@ impl Scene {
             | Ends::ChargedWith202
             | Ends::ChargedWith500
             | Ends::BreaksOff
+            | Ends::AnswerLost { .. }
             | Ends::Declined
             | Ends::Conflict => true,
             Ends::Failed | Ends::Busy => replayed_5xx,
@@ -145,10 +161,13 @@ impl Scene {
             Ends::ChargedWith202 => {
                 response = response.header("retry-after", "1").header("content-type", "application/json");
             }
-            Ends::ChargedWith500 => response = response.header("idempotency-effect", "applied"),
+            Ends::ChargedWith500 | Ends::AnswerLost { .. } => {
+                response = response.header("idempotency-effect", "applied");
+            }
             _ => {}
         }
-        let body = if ends == Ends::BreaksOff { Chunks::broken(&body) } else { Chunks::whole(body) };
+        let broken = matches!(ends, Ends::BreaksOff | Ends::AnswerLost { .. });
+        let body = if broken { Chunks::broken(&body) } else { Chunks::whole(body) };
         response.body(body).map_err(io::Error::other)
     }
 }

@@ -5,7 +5,7 @@
 //! | no connection, broken connection, no answer in time | yes |
 //! | a 202 of semel's own: an attempt is in flight | yes |
 //! | another answer below 400, or a replay of any status | no: it is the answer |
-//! | mismatch, uncertain | no, whatever any header says |
+//! | mismatch, uncertain, done with its answer lost | no, whatever any header says |
 //! | `x-should-retry`, `Stripe-Should-Retry` | as the header says |
 //! | another problem of semel's | as the contract says for its code |
 //! | 408, 425, 429, 5xx | yes |
@@ -59,6 +59,8 @@ pub enum Why {
     Mismatch,
     /// The server does not know whether it took effect, and a retry cannot find out.
     Uncertain,
+    /// It took effect, and its answer is lost: a retry brings no other.
+    AnswerLost,
     /// Another problem of semel's that a retry does not solve.
     Problem(Code),
     /// The policy's limit of attempts is reached.
@@ -91,10 +93,12 @@ pub fn decide(policy: &RetryPolicy, moment: &Moment, seen: &ResponseClass) -> Re
 /// Why another attempt makes no sense; `None` if it does.
 fn stop_reason(seen: &ResponseClass) -> Option<Why> {
     let ResponseClass::Answer(signals) = seen else { return None };
-    // First and without exception: for these two a retry does harm, or at best nothing.
+    // First and without exception: for these a retry does harm, or at best nothing. An answer that is lost is no answer
+    // as a replay either.
     match signals.code {
         Some(Code::Reused) => return Some(Why::Mismatch),
         Some(Code::Uncertain) => return Some(Why::Uncertain),
+        Some(Code::AnswerLost) => return Some(Why::AnswerLost),
         _ => {}
     }
     if signals.replayed || (signals.status < StatusCode::BAD_REQUEST && !signals.is_under_way()) {
@@ -144,6 +148,8 @@ fn share(of: Duration, random: u64) -> Duration {
 pub(super) enum Known {
     /// The last response is the answer.
     Answered,
+    /// It took effect, and there is no answer.
+    AnswerLost,
     /// The last response is a refusal, and no attempt is in doubt.
     Refused,
     /// It may have taken effect.
@@ -162,6 +168,7 @@ pub(super) fn conclude(doubt: bool, why: Why, seen: &ResponseClass) -> Known {
     }
     match why {
         Why::Answered | Why::ServerSaysNo => Known::Answered,
+        Why::AnswerLost => Known::AnswerLost,
         _ => Known::Refused,
     }
 }

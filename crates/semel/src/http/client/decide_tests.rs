@@ -61,7 +61,8 @@ fn what_is_tried_again_and_what_is_not() {
         (ResponseClass::Answer(coded(409, Code::Uncertain)), Some(Why::Uncertain)),
         (ResponseClass::Answer(coded(500, Code::Uncertain)), Some(Why::Uncertain)),
         (ResponseClass::Answer(coded(412, Code::KeyExpired)), Some(Why::Problem(Code::KeyExpired))),
-        (ResponseClass::Answer(coded(500, Code::AnswerLost)), Some(Why::Problem(Code::AnswerLost))),
+        (ResponseClass::Answer(coded(500, Code::AnswerLost)), Some(Why::AnswerLost)),
+        (ResponseClass::Answer(coded(502, Code::AnswerLost)), Some(Why::AnswerLost)),
         (ResponseClass::Answer(coded(400, Code::KeyInvalid)), Some(Why::Problem(Code::KeyInvalid))),
         // Headers win over the status, but not over a mismatch or a doubt,
         // and they do not make a success be retried.
@@ -72,6 +73,8 @@ fn what_is_tried_again_and_what_is_not() {
         (ResponseClass::Answer(says(answer(200), true)), Some(Why::Answered)),
         (ResponseClass::Answer(says(coded(409, Code::Reused), true)), Some(Why::Mismatch)),
         (ResponseClass::Answer(says(coded(409, Code::Uncertain), true)), Some(Why::Uncertain)),
+        (ResponseClass::Answer(says(coded(500, Code::AnswerLost), true)), Some(Why::AnswerLost)),
+        (ResponseClass::Answer(replayed(coded(500, Code::AnswerLost))), Some(Why::AnswerLost)),
         // What is replayed would be replayed again.
         (ResponseClass::Answer(replayed(answer(500))), Some(Why::Answered)),
     ];
@@ -126,6 +129,7 @@ fn the_budget_has_an_end() {
 #[test]
 fn what_is_known_in_the_end() {
     use Known::{Answered, InDoubt, NotSent, Refused};
+    let lost = coded(500, Code::AnswerLost);
     let later = |signals: Signals| Signals { retry_after: Some(Duration::ZERO), ..signals };
     let replayed = |signals: Signals| Signals { replayed: true, ..signals };
     // (earlier attempt in doubt, why, seen) → known
@@ -154,7 +158,9 @@ fn what_is_known_in_the_end() {
         (false, Why::Problem(Code::KeyInvalid), ResponseClass::Answer(coded(400, Code::KeyInvalid)), Refused),
         (true, Why::Problem(Code::KeyInvalid), ResponseClass::Answer(coded(400, Code::KeyInvalid)), InDoubt),
         (false, Why::Problem(Code::KeyExpired), ResponseClass::Answer(coded(412, Code::KeyExpired)), InDoubt),
-        (true, Why::Problem(Code::AnswerLost), ResponseClass::Answer(coded(500, Code::AnswerLost)), Refused),
+        (false, Why::AnswerLost, ResponseClass::Answer(lost), Known::AnswerLost),
+        (true, Why::AnswerLost, ResponseClass::Answer(lost), Known::AnswerLost),
+        (true, Why::AnswerLost, ResponseClass::Answer(replayed(lost)), Known::AnswerLost),
     ];
     for (doubt, why, seen, known) in table {
         assert_eq!(conclude(*doubt, *why, seen), *known, "{doubt} {why:?} {seen:?}");
@@ -219,7 +225,7 @@ proptest! {
     fn a_mismatch_a_doubt_and_a_success_are_never_sent_again(seen in any_seen(), random: u64) {
         let ResponseClass::Answer(signals) = seen else { return Ok(()) };
         let last = (signals.status.as_u16() < 400 && !signals.is_under_way())
-            || matches!(signals.code, Some(Code::Reused | Code::Uncertain))
+            || matches!(signals.code, Some(Code::Reused | Code::Uncertain | Code::AnswerLost))
             || signals.should_retry == Some(false);
         if last {
             let decision = decide(&policy(), &Moment { random, ..first() }, &seen);

@@ -21,6 +21,7 @@ pub type BoxError = Box<dyn Error + Send + Sync>;
 /// | `Invalid` | did not happen | fix the request; nothing was sent |
 /// | `NotSent` | did not happen | retry later with the same key, or give up |
 /// | `InDoubt` | may have happened | retry with the same key before the server's retention ends; never use a new one |
+/// | `AnswerLost` | happened | nothing: it is done; read its result another way |
 /// | `Refused` | see [`GaveUp::response`] | as the problem's code says |
 #[derive(Debug)]
 #[non_exhaustive]
@@ -32,6 +33,9 @@ pub enum ClientError {
     /// It was sent, and there is no answer that shows whether it took effect. To continue later, add
     /// [`GaveUp::key`] and [`FirstSent`](super::FirstSent) to the same request.
     InDoubt(Box<GaveUp>),
+    /// The server says that it took effect, and that its answer is lost. Do not send it again, least of all with a new
+    /// key. There is a response: the problem.
+    AnswerLost(Box<GaveUp>),
     /// The server answered with a problem, and no attempt is in doubt. There is a response.
     Refused(Box<GaveUp>),
 }
@@ -57,7 +61,10 @@ impl ClientError {
     pub fn gave_up(&self) -> Option<&GaveUp> {
         match self {
             Self::Invalid(_) => None,
-            Self::NotSent(gave_up) | Self::InDoubt(gave_up) | Self::Refused(gave_up) => Some(gave_up),
+            Self::NotSent(gave_up)
+            | Self::InDoubt(gave_up)
+            | Self::AnswerLost(gave_up)
+            | Self::Refused(gave_up) => Some(gave_up),
         }
     }
 
@@ -75,6 +82,7 @@ impl fmt::Display for ClientError {
             Self::InDoubt(gave_up) => {
                 ("it may have taken effect; retry with the same key, never with a new one", gave_up)
             }
+            Self::AnswerLost(gave_up) => ("it took effect, so do not send it again", gave_up),
             Self::Refused(gave_up) => ("the server refused it", gave_up),
         };
         write!(f, "{known}: {} after {} attempts", gave_up.why, gave_up.attempts.count())?;
@@ -104,6 +112,7 @@ impl fmt::Display for Why {
             Self::ServerSaysNo => "the server forbids a retry",
             Self::Mismatch => "the key was used for another request",
             Self::Uncertain => "the server does not know whether it took effect",
+            Self::AnswerLost => "its answer is lost",
             Self::Problem(code) => code.as_str(),
             Self::Attempts => "the limit of attempts is reached",
             Self::Time => "the time limit is reached",

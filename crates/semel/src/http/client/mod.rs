@@ -17,7 +17,7 @@
 //! | `decide` | retry or not, and what is known in the end: pure, exported for other clients |
 //! | `prepare` | chooses the key and reads the body into memory |
 //! | `attempt`, `service` | [`IdempotentClient`] and [`RetryLayer`]: the attempts themselves |
-//! | `error` | [`ClientError`]: did not happen, may have happened, refused |
+//! | `error` | [`ClientError`]: did not happen, may have happened, happened without an answer, refused |
 //! | `durable` | [`DurableClient`](durable::DurableClient): journaled before it is sent (feature `sqlite`) |
 //!
 //! What servers promise, and what each answer means, is in `docs/http-contract.md`; how to use the client, and

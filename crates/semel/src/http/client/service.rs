@@ -307,6 +307,7 @@ fn end<R: Body<Data = Bytes>>(
     Err(match known {
         Known::NotSent => ClientError::NotSent(gave_up),
         Known::InDoubt => ClientError::InDoubt(gave_up),
+        Known::AnswerLost => ClientError::AnswerLost(gave_up),
         // `Answered` without a response does not occur: only a response can be an answer.
         Known::Refused | Known::Answered => ClientError::Refused(gave_up),
     })

@@ -17,6 +17,8 @@ pub(super) fn judge(uri: &Uri, signals: &Signals) -> Result<(), HandlerError> {
     let says = Says::of(signals.status);
     let failed = match (says, signals.code) {
         (Says::Taken, _) if !signals.is_under_way() => return Ok(()),
+        // It took effect, and a message needs no answer.
+        (_, Some(Code::AnswerLost)) => return Ok(()),
         (_, Some(Code::Reused)) => HandlerError::permanent(message).not_applied(),
         // The outcome is unknown there; a retry would get the same answer.
         (_, Some(Code::Uncertain)) => HandlerError::permanent(message),
@@ -120,6 +122,8 @@ mod tests {
             );
         }
         assert_eq!(judge_status(500, &[("x-should-retry", "false")]).unwrap_err().kind(), Permanent);
+        let lost = [("idempotency-problem", "IDEMPOTENCY_ANSWER_LOST"), ("x-should-retry", "false")];
+        assert_eq!(judge_status(500, &lost), Ok(()), "it took effect");
     }
 
     #[test]

@@ -13,7 +13,7 @@ use super::headers;
 use super::journal::{Claimed, JournalState};
 use super::send::new_owner;
 use crate::http::body::BufferedBody;
-use crate::http::client::error::{BoxError, ClientError};
+use crate::http::client::error::{BoxError, ClientError, GaveUp};
 use crate::http::client::prepare::{Judged, Prepared, write_key};
 use crate::intent::key::Key;
 use crate::store::StoreError;
@@ -41,6 +41,8 @@ pub struct Resumed<R: Body> {
 pub enum End<R: Body> {
     /// There is an answer, and it is in the journal.
     Answered(Box<Response<BufferedBody<R>>>),
+    /// It took effect, and its answer is lost. That is in the journal: it is done, and not sent again.
+    AnswerLost(Box<GaveUp>),
     /// Still no answer. It stays in the journal: to be resumed, or for a person if a retry does not help.
     NoAnswer(ClientError),
     /// It was not sent: the server may have forgotten the key. It may have taken effect; it waits for a person.
@@ -75,6 +77,7 @@ impl<S> DurableClient<S> {
             } else if let Some(prepared) = self.prepared(claimed, judged) {
                 match self.carry_out(&prepared, owner).await {
                     Ok(response) => End::Answered(Box::new(response)),
+                    Err(ClientError::AnswerLost(gave_up)) => End::AnswerLost(gave_up),
                     Err(error) => End::NoAnswer(error),
                 }
             } else {
@@ -117,6 +120,7 @@ impl<R: Body<Data = Bytes>> fmt::Debug for End<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Answered(response) => write!(f, "Answered({})", response.status()),
+            Self::AnswerLost(_) => f.write_str("AnswerLost"),
             Self::NoAnswer(error) => write!(f, "NoAnswer({error})"),
             Self::Expired => f.write_str("Expired"),
             Self::Unreadable => f.write_str("Unreadable"),

@@ -1,10 +1,11 @@
 //! Writes an intent to the journal, sends it, and writes the answer to the journal.
 
 use std::convert::Infallible;
+use std::time::SystemTime;
 
 use bytes::Bytes;
 use http::header::HeaderValue;
-use http::{Request, Response, StatusCode};
+use http::{HeaderMap, Request, Response, StatusCode};
 use http_body::Body;
 use http_body_util::Full;
 use tower_service::Service;
@@ -14,9 +15,12 @@ use super::journal::{Answer, Begun, JournalState, Owner, Written};
 use super::{DurableClient, DurableError};
 use crate::http::body::BufferedBody;
 use crate::http::client::decide::Why;
-use crate::http::client::error::{Attempts, BoxError, ClientError};
+use crate::http::client::error::{Attempts, BoxError, ClientError, GaveUp};
 use crate::http::client::prepare::Prepared;
-use crate::http::headers::{IDEMPOTENCY_BODY, IDEMPOTENCY_REPLAYED, kept, restore};
+use crate::http::client::response_class::Signals;
+use crate::http::headers::{IDEMPOTENCY_BODY, IDEMPOTENCY_PROBLEM, IDEMPOTENCY_REPLAYED, kept, restore};
+use crate::http::problem::Code;
+use crate::intent::key::Key;
 
 /// An extension of a response: it comes from the journal, and nothing was sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -31,7 +35,8 @@ impl<S> DurableClient<S> {
     /// Writes the intent to the journal, sends it until there is an answer, and stores the answer.
     ///
     /// When the first byte is sent the intent is on disk. If the key is already in the journal, the same request
-    /// continues where it was left, or gets the stored answer ([`FromJournal`]).
+    /// continues where it was left, or gets the stored answer ([`FromJournal`]). An intent whose answer is lost is done,
+    /// too: the same request gets [`AnswerLost`](ClientError::AnswerLost) from the journal.
     pub async fn send<B, R>(&self, request: Request<B>) -> Result<Response<BufferedBody<R>>, DurableError>
     where
         B: Body<Data = Bytes>,
@@ -49,7 +54,7 @@ impl<S> DurableClient<S> {
                 prepared.sent_before = true;
                 prepared.sendable = prepared.sendable.min(sendable);
             }
-            Begun::Answered(answer) => return Ok(from_journal(answer)),
+            Begun::Answered(answer) => return Ok(from_journal(&prepared.key, answer)?),
             Begun::Mismatch => return Err(DurableError::Mismatch),
             Begun::Elsewhere { lease_left } => return Err(DurableError::Elsewhere { lease_left }),
             Begun::Expired => return Err(DurableError::Expired),
@@ -106,6 +111,9 @@ impl<S> DurableClient<S> {
                 let attempts = response.extensions().get::<Attempts>().map_or(0, |attempts| attempts.count());
                 self.journal.answer(&prepared.key, attempts, answer(response)).await
             }
+            Err(ClientError::AnswerLost(gave_up)) => {
+                self.journal.answer(&prepared.key, gave_up.attempts.count(), answer_lost(gave_up)).await
+            }
             Err(error) => {
                 let (state, attempts) = match error.gave_up() {
                     Some(gave_up) => (state_after(gave_up.why), gave_up.attempts.count()),
@@ -121,8 +129,12 @@ impl<S> DurableClient<S> {
                 %error,
                 "the result of an intent could not be written to the journal; resume will send it again"
             );
-            if let Ok(response) = &mut answered {
-                response.extensions_mut().insert(Unrecorded);
+            match &mut answered {
+                Ok(response) => drop(response.extensions_mut().insert(Unrecorded)),
+                Err(ClientError::AnswerLost(gave_up)) => {
+                    gave_up.response.as_mut().map(|response| response.extensions_mut().insert(Unrecorded));
+                }
+                Err(_) => {}
             }
         }
         answered
@@ -152,7 +164,9 @@ fn is_about_the_caller(status: StatusCode) -> bool {
 fn state_after(why: Why) -> JournalState {
     match why {
         Why::Attempts | Why::Time | Why::Retention | Why::Answered => JournalState::Open,
-        Why::ServerSaysNo | Why::Mismatch | Why::Uncertain | Why::Problem(_) => JournalState::Held,
+        Why::ServerSaysNo | Why::Mismatch | Why::Uncertain | Why::AnswerLost | Why::Problem(_) => {
+            JournalState::Held
+        }
     }
 }
 
@@ -161,18 +175,50 @@ fn answer<R: Body<Data = Bytes>>(response: &Response<BufferedBody<R>>) -> Answer
     // A replay without its body is not an answer with an empty body.
     let not_kept = response.headers().contains_key(IDEMPOTENCY_BODY);
     let whole = !not_kept && body.size_hint().exact() == Some(body.data().len() as u64);
-    // If there are more headers than may be kept, none is kept rather than some.
-    let headers = kept(response.headers(), &[]).unwrap_or_default();
-    Answer {
-        status: response.status().as_u16(),
-        headers: headers::lines(&headers),
-        body: whole.then(|| body.data().clone()),
-    }
+    recorded(response.status(), response.headers(), whole.then(|| body.data().clone()))
 }
 
-fn from_journal<R: Body<Data = Bytes>>(answer: Answer) -> Response<BufferedBody<R>> {
+/// The problem is recorded in place of the answer, with its code in a header: the body may not be the problem's own.
+fn answer_lost(gave_up: &GaveUp) -> Answer {
+    let (status, headers, body) = match &gave_up.response {
+        Some(response) => (response.status(), response.headers().clone(), response.body().clone()),
+        None => (StatusCode::INTERNAL_SERVER_ERROR, HeaderMap::new(), Bytes::new()),
+    };
+    let mut answer = recorded(status, &headers, Some(body));
+    let code = Bytes::from_static(Code::AnswerLost.as_str().as_bytes());
+    answer.headers.extend(headers::lines(&[(IDEMPOTENCY_PROBLEM.as_str().to_owned(), code)]));
+    answer
+}
+
+fn recorded(status: StatusCode, headers: &HeaderMap, body: Option<Bytes>) -> Answer {
+    // If there are more headers than may be kept, none is kept rather than some.
+    let headers = kept(headers, &[]).unwrap_or_default();
+    Answer { status: status.as_u16(), headers: headers::lines(&headers), body }
+}
+
+fn from_journal<R: Body<Data = Bytes>>(
+    key: &Key,
+    answer: Answer,
+) -> Result<Response<BufferedBody<R>>, ClientError> {
+    let response = replayed(answer);
+    let body = response.body();
+    // A 202 cannot be in the journal as anything but an answer, so the time does not matter.
+    let signals = Signals::read(response.status(), response.headers(), body, SystemTime::UNIX_EPOCH);
+    if signals.code != Some(Code::AnswerLost) {
+        return Ok(response.map(BufferedBody::whole));
+    }
+    Err(ClientError::AnswerLost(Box::new(GaveUp {
+        key: key.clone(),
+        why: Why::AnswerLost,
+        attempts: Attempts::default(),
+        response: Some(response),
+        source: None,
+    })))
+}
+
+fn replayed(answer: Answer) -> Response<Bytes> {
     let body_kept = answer.body.is_some();
-    let mut response = Response::new(BufferedBody::whole(answer.body.unwrap_or_default()));
+    let mut response = Response::new(answer.body.unwrap_or_default());
     *response.status_mut() = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let stored = headers::read(&answer.headers).unwrap_or_default();
     restore(&stored, body_kept, response.headers_mut());
