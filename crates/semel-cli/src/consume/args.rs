@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use semel::Effect as Protects;
+use semel::inbox::consumer;
 use semel::source::Identify;
 
 use crate::duration::parse_ms;
@@ -107,6 +108,10 @@ pub(crate) enum Poison {
     Park,
 }
 
+/// Default of `--tries`: more than for a handler in Rust, because an endpoint answers the same 500 whether the message is
+/// to blame or something that it needs is down for a moment.
+const ATTEMPTS_MAX: u32 = 2 * consumer::ATTEMPTS_MAX;
+
 /// Bounds of a consumer.
 #[derive(Args)]
 #[command(next_help_heading = "Bounds")]
@@ -120,7 +125,7 @@ pub(crate) struct Bounds {
           hide_env = true)]
     pub(crate) timeout: u64,
     /// Max attempts before a message counts as refused; not counted while eight keys or more fail and none succeeds
-    #[arg(long, value_name = "N", default_value_t = 16, env = "SEMEL_CONSUME_TRIES", hide_env = true,
+    #[arg(long, value_name = "N", default_value_t = ATTEMPTS_MAX, env = "SEMEL_CONSUME_TRIES", hide_env = true,
           value_parser = clap::value_parser!(u32).range(1..=1_000))]
     pub(crate) tries: u32,
     /// The longest backoff between two attempts

@@ -37,7 +37,7 @@ use crate::url::without_password;
 use crate::{log, stdout, store_url, with_keys_and_cache};
 
 /// The first backoff after a failure.
-const PAUSE_FIRST: Duration = Duration::from_millis(100);
+const BACKOFF_FIRST: Duration = Duration::from_millis(100);
 /// Prefetch per request that may be in flight: this many messages may wait behind a key that waits.
 const PREFETCH_EACH: usize = 32;
 /// Time a call takes beside the endpoint, for two store operations.
@@ -136,10 +136,10 @@ fn options(args: &Consume) -> ConsumerOptions {
     ConsumerOptions::default()
         .identify(args.identify.clone())
         .concurrency(concurrency)
-        .held_max(concurrency * PREFETCH_EACH)
-        .tries_max(bounds.tries)
+        .in_flight_max(concurrency * PREFETCH_EACH)
+        .attempts_max(bounds.tries)
         .window(Duration::from_millis(bounds.window))
-        .pause(PAUSE_FIRST, Duration::from_millis(bounds.pause_max))
+        .backoff(BACKOFF_FIRST, Duration::from_millis(bounds.pause_max))
         .handle_timeout(Duration::from_millis(bounds.timeout) + STORE_TIME)
         .drain_timeout(Duration::from_millis(bounds.drain))
 }

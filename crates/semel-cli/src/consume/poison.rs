@@ -73,17 +73,17 @@ impl DeadLetters for DeadLetterPolicy {
         }
     }
 
-    async fn handled(&self, letter: i64) -> Result<(), HandlerError> {
+    async fn handled(&self, dead_letter: i64) -> Result<(), HandlerError> {
         match self {
-            Self::Stop => NoDeadLetters.handled(letter).await,
-            Self::Park(tables) => tables.handled(letter).await,
+            Self::Stop => NoDeadLetters.handled(dead_letter).await,
+            Self::Park(tables) => tables.handled(dead_letter).await,
         }
     }
 
-    async fn failed(&self, letter: i64, error: &str, tries: u32) -> Result<(), HandlerError> {
+    async fn failed(&self, dead_letter: i64, error: &str, attempts: u32) -> Result<(), HandlerError> {
         match self {
-            Self::Stop => NoDeadLetters.failed(letter, error, tries).await,
-            Self::Park(tables) => tables.failed(letter, error, tries).await,
+            Self::Stop => NoDeadLetters.failed(dead_letter, error, attempts).await,
+            Self::Park(tables) => tables.failed(dead_letter, error, attempts).await,
         }
     }
 }

@@ -10,7 +10,7 @@ use http::{Request, Response, StatusCode};
 use http_body::Body;
 use http_body_util::BodyExt;
 use semel::Effect;
-use semel::http::{IdempotencyLayer, IdempotencyService, Look, Profile, headers};
+use semel::http::{IdempotencyLayer, IdempotencyService, Inspection, Profile, headers};
 use semel::store::AnyStore;
 use tower_service::Service;
 
@@ -76,9 +76,9 @@ impl Edge {
             return Box::pin(shadow.watch(parts, body)).await.map_err(|broken| self.problem(&broken));
         }
         let status = self.status_path.as_deref().is_some_and(|path| is_under(parts.uri.path(), path));
-        let looked = self.layer.look(&parts);
+        let inspected = self.layer.inspect(&parts);
         if let Some(authorize) = &self.authorize
-            && (status || matches!(looked, Look::Guarded(_) | Look::NoScope))
+            && (status || matches!(inspected, Inspection::Guarded(_) | Inspection::NoScope))
         {
             match Box::pin(authorize.ask(&parts)).await {
                 Allowed::Yes(Some(principal)) => {
@@ -103,7 +103,7 @@ impl Edge {
         }
         let mut _permit = None;
         if let Some(limits) = &self.limits
-            && let Look::Guarded(intent) = self.layer.look(&parts)
+            && let Inspection::Guarded(intent) = self.layer.inspect(&parts)
         {
             let first = FirstRun::default();
             parts.extensions.insert(first.clone());

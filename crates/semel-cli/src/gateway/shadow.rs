@@ -13,7 +13,7 @@ use http::request::Parts;
 use http::{Request, Response};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt;
-use semel::http::{BufferedBody, Code, IdempotencyLayer, IdempotencyService, Look, Profile, headers};
+use semel::http::{BufferedBody, Code, IdempotencyLayer, IdempotencyService, Inspection, Profile, headers};
 use semel::store::AnyStore;
 use tokio::sync::{Semaphore, oneshot};
 use tower_layer::Layer;
@@ -69,11 +69,11 @@ impl Shadow {
     /// Forwards a request, and watches it.
     pub(super) async fn watch(&self, parts: Parts, body: Payload) -> Result<Response<Payload>, Broken> {
         self.counted.request("upstream");
-        let looked = self.layer.look(&parts);
-        let operation = match &looked {
-            Look::Passes => return self.forward.clone().send(Request::from_parts(parts, body)).await,
-            Look::Guarded(intent) => intent.operation().as_str().to_owned(),
-            Look::Refused | Look::NoScope => parts.method.to_string(),
+        let inspected = self.layer.inspect(&parts);
+        let operation = match &inspected {
+            Inspection::Passes => return self.forward.clone().send(Request::from_parts(parts, body)).await,
+            Inspection::Guarded(intent) => intent.operation().as_str().to_owned(),
+            Inspection::Refused | Inspection::NoScope => parts.method.to_string(),
         };
         let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() else {
             self.counted.shadow(&operation, "not_watched");
@@ -81,8 +81,8 @@ impl Shadow {
         };
         let (copied, copy) = oneshot::channel();
         let (answered, answer) = oneshot::channel();
-        let key_hash = match &looked {
-            Look::Guarded(intent) => Some(intent.key().short_hash()),
+        let key_hash = match &inspected {
+            Inspection::Guarded(intent) => Some(intent.key().short_hash()),
             _ => None,
         };
         let watching = Watching {

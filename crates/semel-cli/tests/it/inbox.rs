@@ -87,7 +87,7 @@ impl Mail {
         block_on(async {
             let tables = DeadLetterStore::open(&self.url()).await.unwrap();
             let handler = Notes { path: self.path(), mended };
-            let options = ConsumerOptions::default().letters_every(Duration::from_millis(5));
+            let options = ConsumerOptions::default().dead_letter_poll_interval(Duration::from_millis(5));
             let consumer = Consumer::new("mail", self.queue.source(), handler, options).dead_letters(tables);
             let stop = Arc::new(consumer.stop_handle());
             let run = tokio::spawn(consumer.run());

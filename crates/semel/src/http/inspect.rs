@@ -7,9 +7,9 @@ use super::layer::IdempotencyLayer;
 use crate::intent::identity::Intent;
 use crate::store::Store;
 
-/// The result of [`IdempotencyLayer::look`].
+/// The result of [`IdempotencyLayer::inspect`].
 #[derive(Clone, Debug)]
-pub enum Look {
+pub enum Inspection {
     /// It is not guarded.
     Passes,
     /// Its key is missing or invalid; the layer will answer what is wrong.
@@ -23,13 +23,13 @@ pub enum Look {
 impl<S: Store> IdempotencyLayer<S> {
     /// What the layer will do with a request, from its head alone: for code in front of the layer that authorises,
     /// limits or monitors. Claims nothing and makes no request to the store.
-    pub fn look(&self, parts: &Parts) -> Look {
+    pub fn inspect(&self, parts: &Parts) -> Inspection {
         match screen(self.shared(), parts) {
-            Screened::Pass => Look::Passes,
-            Screened::BadKey(_) => Look::Refused,
-            Screened::NoScope => Look::NoScope,
+            Screened::Pass => Inspection::Passes,
+            Screened::BadKey(_) => Inspection::Refused,
+            Screened::NoScope => Inspection::NoScope,
             Screened::Guard(Named { prepared, scope, key }) => {
-                Look::Guarded(Intent::new(scope, prepared.guarded.name().clone(), key))
+                Inspection::Guarded(Intent::new(scope, prepared.guarded.name().clone(), key))
             }
         }
     }
@@ -50,21 +50,21 @@ mod tests {
             .rule(Rule::on("POST /ping").key(KeyRule::Ignored))
             .build()
             .unwrap();
-        let look = |method: &str, path: &str, headers: &[(&str, &str)]| {
+        let inspect = |method: &str, path: &str, headers: &[(&str, &str)]| {
             let mut request = http::Request::builder().method(method).uri(path);
             for (name, value) in headers {
                 request = request.header(*name, *value);
             }
-            layer.look(&request.body(()).unwrap().into_parts().0)
+            layer.inspect(&request.body(()).unwrap().into_parts().0)
         };
         let (key, tenant) = (("idempotency-key", "k-1"), ("x-tenant-id", "acme"));
-        assert!(matches!(look("GET", "/pay", &[key, tenant]), Look::Passes));
-        assert!(matches!(look("POST", "/ping", &[key, tenant]), Look::Passes));
-        assert!(matches!(look("POST", "/else", &[]), Look::Passes));
-        assert!(matches!(look("POST", "/pay", &[]), Look::Refused));
-        assert!(matches!(look("POST", "/pay", &[key, key]), Look::Refused));
-        assert!(matches!(look("POST", "/pay", &[key]), Look::NoScope));
-        let Look::Guarded(intent) = look("POST", "/pay", &[key, tenant]) else { panic!() };
+        assert!(matches!(inspect("GET", "/pay", &[key, tenant]), Inspection::Passes));
+        assert!(matches!(inspect("POST", "/ping", &[key, tenant]), Inspection::Passes));
+        assert!(matches!(inspect("POST", "/else", &[]), Inspection::Passes));
+        assert!(matches!(inspect("POST", "/pay", &[]), Inspection::Refused));
+        assert!(matches!(inspect("POST", "/pay", &[key, key]), Inspection::Refused));
+        assert!(matches!(inspect("POST", "/pay", &[key]), Inspection::NoScope));
+        let Inspection::Guarded(intent) = inspect("POST", "/pay", &[key, tenant]) else { panic!() };
         assert_eq!((intent.operation().as_str(), intent.scope().as_str()), ("pay", "acme"));
     }
 }

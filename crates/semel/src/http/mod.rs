@@ -28,7 +28,7 @@
 //! | `layer`, `builder` | [`IdempotencyLayer`] and its settings |
 //! | `rule`, `route`, `operations` | [`Rule`]: the settings of one operation, and which requests belong to it |
 //! | `classify` | before the claim: key, scope, body, fingerprint |
-//! | `inspect` | [`Look`]: what the layer will do with a request, from its head alone |
+//! | `inspect` | [`Inspection`]: what the layer will do with a request, from its head alone |
 //! | `service` | claims, runs and answers a request, or replays the record |
 //! | `inner_call` | the call of the inner service, as a task that outlives its caller |
 //! | `body`, `budget` | bodies, read up to a bound and passed on unchanged; how many bytes are buffered at once |
@@ -102,7 +102,7 @@ pub use budget::BUFFERED_BYTES_MAX;
 pub use builder::{BuildError, Builder, RULES_MAX};
 pub use claim::ClaimHandle;
 pub use failure::On5xx;
-pub use inspect::Look;
+pub use inspect::Inspection;
 pub use layer::IdempotencyLayer;
 pub use problem::Code;
 pub use profile::Profile;

@@ -50,7 +50,7 @@ pub(crate) async fn run(
         // Also where tables are missing: another process may be creating them.
         _ => {}
     }
-    let explain = |failed: Failed| failed.trouble.explain(server, Fate::NotApplied);
+    let explain = |failed: Failed| failed.error.explain(server, Fate::NotApplied);
     // Such locks are server-wide.
     let lock = format!("CONCAT('semel.{}.', MD5(DATABASE()))", tables.what);
     let limit = session.limit(TURN_MAX);
@@ -75,7 +75,7 @@ pub(crate) async fn run(
 }
 
 async fn apply(plan: &MigrationPlan, session: &mut Session, server: &str) -> Result<(), StoreError> {
-    let explain = |failed: Failed| failed.trouble.explain(server, Fate::NotApplied);
+    let explain = |failed: Failed| failed.error.explain(server, Fate::NotApplied);
     if plan.before == 0 {
         for step in &plan.steps {
             session.run(step.sql.to_owned()).await.map_err(explain)?;
@@ -90,7 +90,7 @@ async fn apply(plan: &MigrationPlan, session: &mut Session, server: &str) -> Res
             let ran = session.run(statement.to_owned()).await;
             session.limit(limit);
             let Err(failed) = ran else { break };
-            match failed.trouble.number() {
+            match failed.error.number() {
                 Some(number) if DONE_BEFORE.contains(&number) => break,
                 Some(LOCK_WAIT_TIMEOUT) if attempt < ATTEMPTS_MAX => tokio::time::sleep(RETRY_AFTER).await,
                 _ => return Err(explain(failed)),
@@ -119,10 +119,10 @@ async fn planned(
 
 /// The version of the tables; 0 if there are none.
 pub(crate) async fn found(tables: &Tables, session: &mut Session, server: &str) -> Result<u32, StoreError> {
-    let explain = |failed: Failed| failed.trouble.explain(server, Fate::NotApplied);
+    let explain = |failed: Failed| failed.error.explain(server, Fate::NotApplied);
     let version = match number(session, format!("SELECT CAST(version AS SIGNED) FROM {}", tables.meta)).await
     {
-        Err(failed) if failed.trouble.number() == Some(NO_SUCH_TABLE) => None,
+        Err(failed) if failed.error.number() == Some(NO_SUCH_TABLE) => None,
         found => found.map_err(explain)?,
     };
     let last = (tables.last)(Dialect::Mysql);

@@ -189,7 +189,7 @@ impl<'a> BatchProgress<'a> {
             if is_tried {
                 let first_failed = *state.first_failed.get_or_insert(self.calls);
                 let to_blame = self.is_retry
-                    || error.is_of_one_place()
+                    || error.is_destination_down()
                     || self.confirmed_in.is_some_and(|confirmed| confirmed >= first_failed)
                     || blame.is_failing(state.topic);
                 state.failures += u32::from(to_blame);

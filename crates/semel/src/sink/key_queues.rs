@@ -6,7 +6,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use super::publish_results::{PublishResults, held_back};
+use super::publish_results::{PublishResults, blocked};
 use crate::outbox::Event;
 
 /// Most events in flight at once.
@@ -46,9 +46,9 @@ impl KeyQueues {
             }
             let Some(mut queue) = self.queues.pop_front() else { break };
             let Some(n) = queue.pop_front() else { continue };
-            if answers.is_held(n) {
-                answers.set(n, held_back());
-                queue.into_iter().for_each(|n| answers.set(n, held_back()));
+            if answers.is_blocked(n) {
+                answers.set(n, blocked());
+                queue.into_iter().for_each(|n| answers.set(n, blocked()));
                 continue;
             }
             round.push(n);

@@ -103,76 +103,103 @@ pub enum Published {
 #[error("{message}")]
 pub struct SinkError {
     message: String,
-    maybe: bool,
-    fenced: bool,
-    destination_down: bool,
-    not_tried: bool,
-    refused: Option<Uuid>,
+    kind: SinkErrorKind,
+    scope: SinkErrorScope,
+}
+
+/// What a [`SinkError`] says about the event.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum SinkErrorKind {
+    /// The event was not published.
+    NotPublished,
+    /// Not even sent: the call had no time left or no reachable endpoint.
+    NotTried,
+    /// In doubt: the event may have been published.
+    MaybePublished,
+    /// Another relay has taken over.
+    Fenced,
+    /// Nothing of a transaction was published, because the broker will never accept this event.
+    Refused(Uuid),
+}
+
+/// What is down.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum SinkErrorScope {
+    /// The sink, as far as is known.
+    Sink,
+    /// Only the event's destination.
+    Destination,
 }
 
 impl SinkError {
     /// The event was not published.
     pub fn not_published(message: impl Into<String>) -> Self {
-        Self {
-            message: message.into(),
-            maybe: false,
-            fenced: false,
-            destination_down: false,
-            not_tried: false,
-            refused: None,
-        }
+        Self::of(SinkErrorKind::NotPublished, message)
+    }
+
+    fn of(kind: SinkErrorKind, message: impl Into<String>) -> Self {
+        Self { message: message.into(), kind, scope: SinkErrorScope::Sink }
     }
 
     /// Not even sent: the call had no time left or no reachable endpoint. Says nothing about the event, and does not
     /// count as an attempt.
     pub fn not_tried(message: impl Into<String>) -> Self {
-        Self { not_tried: true, ..Self::not_published(message) }
+        Self::of(SinkErrorKind::NotTried, message)
     }
 
     /// In doubt: the event may have been published. A retry has the same id.
     pub fn maybe_published(message: impl Into<String>) -> Self {
-        Self { maybe: true, ..Self::not_published(message) }
+        Self::of(SinkErrorKind::MaybePublished, message)
     }
 
     /// Fenced: another relay has taken over. This one must stop, not retry.
     pub fn fenced(message: impl Into<String>) -> Self {
-        Self { fenced: true, ..Self::not_published(message) }
+        Self::of(SinkErrorKind::Fenced, message)
     }
 
     /// Nothing of a transaction was published, because the broker will never accept this event.
     pub fn refused(event: Uuid, message: impl Into<String>) -> Self {
-        Self { refused: Some(event), ..Self::not_published(message) }
+        Self::of(SinkErrorKind::Refused(event), message)
     }
 
     /// Only this event's destination is down, not the sink: its key is parked, however many others fail too.
     #[must_use]
     pub fn destination_down(self) -> Self {
-        Self { destination_down: true, ..self }
+        Self { scope: SinkErrorScope::Destination, ..self }
     }
 
     /// Whether only the event's destination is down.
-    pub fn is_of_one_place(&self) -> bool {
-        self.destination_down
+    pub fn is_destination_down(&self) -> bool {
+        self.scope == SinkErrorScope::Destination
+    }
+
+    /// What it says about the event.
+    pub fn kind(&self) -> SinkErrorKind {
+        self.kind
     }
 
     /// Whether the event was not even sent.
     pub fn is_not_tried(&self) -> bool {
-        self.not_tried
+        self.kind == SinkErrorKind::NotTried
     }
 
     /// The event that caused a whole transaction to be refused, if known.
     pub fn refused_event(&self) -> Option<Uuid> {
-        self.refused
+        match self.kind {
+            SinkErrorKind::Refused(event) => Some(event),
+            _ => None,
+        }
     }
 
     /// Whether it is in doubt: the event may have been published.
     pub fn is_maybe_published(&self) -> bool {
-        self.maybe
+        self.kind == SinkErrorKind::MaybePublished
     }
 
     /// Whether another relay has taken over (fencing).
     pub fn is_fenced(&self) -> bool {
-        self.fenced
+        self.kind == SinkErrorKind::Fenced
     }
 }
 

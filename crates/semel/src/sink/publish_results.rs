@@ -11,12 +11,12 @@ pub(crate) struct PublishResults<'a> {
     events: &'a [Arc<Event>],
     results: Vec<Option<Published>>,
     /// The first event of each key, by topic and key, that is not confirmed.
-    held: HashMap<(&'a str, &'a str), usize>,
+    blocked_by: HashMap<(&'a str, &'a str), usize>,
 }
 
 impl<'a> PublishResults<'a> {
     pub(crate) fn to(events: &'a [Arc<Event>]) -> Self {
-        Self { events, results: vec![None; events.len()], held: HashMap::new() }
+        Self { events, results: vec![None; events.len()], blocked_by: HashMap::new() }
     }
 
     /// Sets the result of the `n`th event. If it is not confirmed, later events with the same key are held back.
@@ -24,19 +24,19 @@ impl<'a> PublishResults<'a> {
         if answer != Published::Confirmed
             && let Some(key) = self.events[n].ordered_by()
         {
-            let first = self.held.entry((self.events[n].topic(), key)).or_insert(n);
+            let first = self.blocked_by.entry((self.events[n].topic(), key)).or_insert(n);
             *first = n.min(*first);
         }
         self.results[n].get_or_insert(answer);
     }
 
     /// Whether the `n`th event has to wait for an earlier one.
-    pub(crate) fn is_held(&self, n: usize) -> bool {
+    pub(crate) fn is_blocked(&self, n: usize) -> bool {
         let event = &self.events[n];
-        !self.held.is_empty()
+        !self.blocked_by.is_empty()
             && event
                 .ordered_by()
-                .and_then(|key| self.held.get(&(event.topic(), key)))
+                .and_then(|key| self.blocked_by.get(&(event.topic(), key)))
                 .is_some_and(|first| *first < n)
     }
 
@@ -54,7 +54,7 @@ impl<'a> PublishResults<'a> {
 }
 
 /// The result of an event that was not sent because an earlier one was not confirmed.
-pub(crate) fn held_back() -> Published {
+pub(crate) fn blocked() -> Published {
     let message = "not sent, because an earlier event with the same key was not confirmed";
     Published::Failed(SinkError::not_published(message))
 }
@@ -74,12 +74,13 @@ mod tests {
         let event = |key: &str| Arc::new(Event::new("t", "k", "").unwrap().key(key).unwrap());
         let events = [event("a"), event("a"), event("b"), event("a")];
         let mut results = PublishResults::to(&events);
-        results.set(1, held_back());
-        let held = |results: &PublishResults<'_>| (0..4).map(|n| results.is_held(n)).collect::<Vec<_>>();
-        assert_eq!(held(&results), [false, false, false, true]);
+        results.set(1, blocked());
+        let all_blocked =
+            |results: &PublishResults<'_>| (0..4).map(|n| results.is_blocked(n)).collect::<Vec<_>>();
+        assert_eq!(all_blocked(&results), [false, false, false, true]);
         results.set(0, overtaken());
-        assert_eq!(held(&results), [false, true, false, true]);
+        assert_eq!(all_blocked(&results), [false, true, false, true]);
         results.set(2, Published::Confirmed);
-        assert_eq!(held(&results), [false, true, false, true]);
+        assert_eq!(all_blocked(&results), [false, true, false, true]);
     }
 }

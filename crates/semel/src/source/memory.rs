@@ -120,8 +120,8 @@ impl MemorySource {
         let mut busy = std::collections::HashSet::new();
         for (n, kept) in &mut state.messages {
             let key = kept.delivery.key.clone();
-            let held = kept.out.filter(|(_, _, until)| *until > now);
-            if let Some((by, ..)) = held {
+            let leased = kept.out.filter(|(_, _, until)| *until > now);
+            if let Some((by, ..)) = leased {
                 if by != self.me {
                     busy.insert(key);
                 }
@@ -183,10 +183,10 @@ impl Source for MemorySource {
         Ok(())
     }
 
-    async fn keep(&mut self, held: &[Receipt]) -> Result<(), SourceError> {
+    async fn keep(&mut self, in_flight: &[Receipt]) -> Result<(), SourceError> {
         let until = Instant::now() + self.queue.inner.lease;
         let mut state = self.queue.inner.state.lock().unwrap_or_else(PoisonError::into_inner);
-        for receipt in held {
+        for receipt in in_flight {
             let Some(n) = self.numbers.get(receipt) else { continue };
             if let Some(kept) = Self::ours(self.me, &mut state, *n, *receipt) {
                 kept.out = Some((self.me, *receipt, until));

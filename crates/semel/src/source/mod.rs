@@ -55,7 +55,7 @@ pub trait Source: Send + 'static {
     ) -> impl Future<Output = Result<(), SourceError>> + Send;
 
     /// Extends the leases of messages in flight. Called every [`renew_after`](Source::renew_after).
-    fn keep(&mut self, held: &[Receipt]) -> impl Future<Output = Result<(), SourceError>> + Send;
+    fn keep(&mut self, in_flight: &[Receipt]) -> impl Future<Output = Result<(), SourceError>> + Send;
 
     /// Time until [`keep`](Source::keep) has to be called next.
     fn renew_after(&self) -> Duration;

@@ -32,7 +32,7 @@ pub(super) trait Kind<E: Executor>: Send {
 
     fn command(ask: Ask<Self::Q, Self::A>) -> Command;
 
-    /// The answer to a request that got none within the maximum number of tries.
+    /// The answer to a request that got none within the max attempts.
     fn given_up(request: &Self::Q) -> Result<Self::A, StoreError>;
 }
 

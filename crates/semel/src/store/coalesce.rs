@@ -29,8 +29,8 @@ use crate::store::command::Finishing;
 
 /// Backoff before an unanswered request is executed again.
 const RETRY: Backoff = Backoff::new(Duration::from_micros(500), Duration::from_millis(16)).jitter(0.5);
-/// An unanswered request is given up after this many tries.
-const TRIES_MAX: u32 = 40;
+/// An unanswered request is given up after this many attempts.
+const ATTEMPTS_MAX: u32 = 40;
 
 /// Why a batch failed. Each waiting caller gets it.
 #[derive(Clone, Debug)]
@@ -61,7 +61,7 @@ impl Failure {
 /// Each of the four methods gets requests of one kind, sorted by id, each id once (claims: see
 /// [`CLAIMS_MAY_REPEAT`](Self::CLAIMS_MAY_REPEAT)). It answers each request it has settled durably, or sets an error
 /// that concerns this request alone, with its fate. Requests left without either were not applied; they are
-/// executed again shortly after, with [`Ask::tries`] one higher. If the method returns an error, the answers it has
+/// executed again shortly after, with [`Ask::attempts`] one higher. If the method returns an error, the answers it has
 /// set do not count.
 pub(super) trait Executor: Send + Sync + 'static {
     /// A connection to the server.
@@ -298,22 +298,22 @@ impl<E: Executor> Shared<E> {
         if ask.answer.is_some() {
             return ask.send_answer();
         }
-        ask.tries += 1;
-        if ask.tries >= TRIES_MAX {
+        ask.attempts += 1;
+        if ask.attempts >= ATTEMPTS_MAX {
             ask.answer = Some(K::given_up(&ask.request));
             return ask.send_answer();
         }
-        let tries = ask.tries;
+        let attempts = ask.attempts;
         let command = K::command(ask);
         self.retries_pending.fetch_add(1, Ordering::SeqCst);
-        if tries == 1 {
+        if attempts == 1 {
             // Most often it lost a race, and the row exists now.
             let _ = self.retries.send(command);
             return;
         }
         let retries = self.retries.clone();
         tokio::spawn(async move {
-            tokio::time::sleep(RETRY.delay(tries)).await;
+            tokio::time::sleep(RETRY.delay(attempts)).await;
             let _ = retries.send(command);
         });
     }

@@ -17,7 +17,7 @@ pub(super) struct Ask<Q, A> {
     pub(super) answer: Option<Result<A, StoreError>>,
     /// How often it was executed without an answer. SQLite answers every request the first time.
     #[cfg(any(feature = "postgres", feature = "mysql"))]
-    pub(super) tries: u32,
+    pub(super) attempts: u32,
     reply: Reply<A>,
 }
 
@@ -27,7 +27,7 @@ impl<Q, A> Ask<Q, A> {
             request,
             answer: None,
             #[cfg(any(feature = "postgres", feature = "mysql"))]
-            tries: 0,
+            attempts: 0,
             reply,
         }
     }

@@ -85,7 +85,7 @@ impl DeadLetters for Graves {
 }
 
 pub fn options() -> ConsumerOptions {
-    ConsumerOptions::default().pause(Duration::from_millis(1), Duration::from_millis(10)).tries_max(3)
+    ConsumerOptions::default().backoff(Duration::from_millis(1), Duration::from_millis(10)).attempts_max(3)
 }
 
 fn push(queue: &MemoryQueue, key: &str, text: &str) {
@@ -168,7 +168,7 @@ async fn without_a_place_for_dead_letters_the_key_waits_and_nothing_is_lost() {
     let consumer = Consumer::new("mail", queue.source(), effects.clone(), options());
     let check = effects.clone();
     until(consumer, move || {
-        // Many more tries than `tries_max` later it is still there.
+        // Many more tries than `attempts_max` later it is still there.
         if check.calls.load(Ordering::Relaxed) > 30 {
             well.store(true, Ordering::Relaxed);
         }
@@ -309,7 +309,7 @@ async fn rests() -> bool {
     push(&queue, "a", "a1");
     // It rests for longer than the lease, and no other consumer gets it meanwhile.
     let rest = Duration::from_secs(5);
-    let consumer = Consumer::new("mail", queue.source(), effects.clone(), options().pause(rest, rest));
+    let consumer = Consumer::new("mail", queue.source(), effects.clone(), options().backoff(rest, rest));
     let stop = consumer.stop_handle();
     let (mut looked, mut still) = (Instant::now(), Duration::ZERO);
     let run = tokio::spawn(consumer.run());
@@ -490,7 +490,7 @@ async fn consumers_that_die_at_any_moment_handle_every_message_once() {
                     "mail",
                     queue.source(),
                     effects.clone(),
-                    options().held_max(40).batch_max(7),
+                    options().in_flight_max(40).batch_max(7),
                 );
                 (tokio::spawn(consumer.run()), Duration::from_micros(random.u64(100..40_000)))
             })

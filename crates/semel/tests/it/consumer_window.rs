@@ -69,7 +69,7 @@ async fn no_mark_is_forgotten_as_long_as_the_broker_may_bring_its_message_again(
     ] {
         let (queue, metrics, windows) =
             (MemoryQueue::new("payments"), ConsumerMetrics::new(), Windows::default());
-        let options = options().prune_every(Duration::from_millis(1));
+        let options = options().prune_interval(Duration::from_millis(1));
         let options = asked.iter().fold(options, |options, window| options.window(*window));
         let source = Keeping(queue.source(), retention);
         let consumer = Consumer::new("mail", source, Effects::new(|_| None), options);

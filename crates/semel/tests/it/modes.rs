@@ -143,7 +143,7 @@ impl World {
     async fn consume(&self, handler: impl Handler, point: &Notify, dies: Dies) {
         let options = ConsumerOptions::default()
             .identify(Identify::ByEvent)
-            .pause(Duration::from_millis(1), Duration::from_millis(50));
+            .backoff(Duration::from_millis(1), Duration::from_millis(50));
         let consumer =
             Consumer::new("mail", self.queue.source(), handler, options).dead_letters(self.clone());
         let stop = consumer.stop_handle();
@@ -409,7 +409,7 @@ fn queue_of(texts: &[&'static str], lease: Duration) -> MemoryQueue {
 }
 
 fn quickly() -> ConsumerOptions {
-    ConsumerOptions::default().pause(Duration::from_millis(1), Duration::from_millis(5))
+    ConsumerOptions::default().backoff(Duration::from_millis(1), Duration::from_millis(5))
 }
 
 #[tokio::test]
@@ -496,7 +496,7 @@ async fn what_failed_after_its_mark_and_was_lost_becomes_a_dead_letter_where_it_
     let dead = Away { times: 5, ..Away::default() };
     // It rests for much longer than the lease.
     let rest = Duration::from_millis(100);
-    let options = ConsumerOptions::default().pause(rest, rest);
+    let options = ConsumerOptions::default().backoff(rest, rest);
     let consumer = Consumer::new("mail", Forgetful(queue.source()), handler, options);
     let consumer = consumer.dead_letters(dead.clone());
     let stop = consumer.stop_handle();

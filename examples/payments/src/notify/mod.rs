@@ -48,7 +48,7 @@ pub async fn run(options: &NotifyOptions) -> Result<(), Failed> {
     if source.retention().await.is_some_and(|kept| kept >= WINDOW) {
         eprintln!("payments: the topic keeps messages for longer than the inbox remembers them ({WINDOW:?})");
     }
-    let bounds = ConsumerOptions::default().pause(PAUSE.0, PAUSE.1).identify(identify());
+    let bounds = ConsumerOptions::default().backoff(PAUSE.0, PAUSE.1).identify(identify());
     let consumer = Consumer::new(&options.group, source, table.clone(), bounds).dead_letters(table.clone());
 
     let stop = consumer.stop_handle();

@@ -103,10 +103,10 @@ async fn bring<S: Source>(source: S, table: Table, how: &str, tables: &str) -> R
     let identify = if how == "by-place" { Identify::ByPlace } else { Identify::ByEvent };
     let options = ConsumerOptions::default()
         .identify(identify)
-        .held_max(120)
+        .in_flight_max(120)
         .batch_max(20)
         .concurrency(3)
-        .pause(Duration::from_millis(20), Duration::from_secs(1));
+        .backoff(Duration::from_millis(20), Duration::from_secs(1));
     match how {
         "early" => Box::pin(run(Consumer::new("judged", Early(source), table, options))).await,
         "past" => {
@@ -114,8 +114,9 @@ async fn bring<S: Source>(source: S, table: Table, how: &str, tables: &str) -> R
         }
         "dead" | "mended" | "unmarked" => {
             // A letter that a killed one has taken is another's soon.
-            let options =
-                options.handle_timeout(Duration::from_secs(3)).letters_every(Duration::from_millis(100));
+            let options = options
+                .handle_timeout(Duration::from_secs(3))
+                .dead_letter_poll_interval(Duration::from_millis(100));
             let tables = DeadLetterStore::open(tables).await?;
             Box::pin(run(Consumer::new("judged", source, table, options).dead_letters(tables))).await
         }

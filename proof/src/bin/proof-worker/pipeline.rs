@@ -54,7 +54,7 @@ async fn work(args: &[&str]) -> Result<String, Wrong> {
         .set("heartbeat.interval.ms", "300")?;
     let pause = Duration::from_millis(20);
     let mut options =
-        PipelineOptions::default().batch_max(BATCH).linger(pause).pause(pause, Duration::from_secs(1));
+        PipelineOptions::default().batch_max(BATCH).linger(pause).backoff(pause, Duration::from_secs(1));
     if how == "eager" {
         source = source.assignment(Assignment::Range);
     }

@@ -25,8 +25,8 @@ fn source(scene: &Scene) -> semel::source::kafka::KafkaSourceOptions {
 fn options() -> PipelineOptions {
     PipelineOptions::default()
         .batch_max(200)
-        .tries_max(2)
-        .pause(Duration::from_millis(5), Duration::from_millis(50))
+        .attempts_max(2)
+        .backoff(Duration::from_millis(5), Duration::from_millis(50))
 }
 
 fn is_poison(input: &Input) -> bool {
@@ -97,7 +97,7 @@ async fn when_all_fail_it_stops_before_all_are_dead_letters() {
     let mut scene = Scene::new(kafka.url()).await;
     scene.publish(100).await;
     let none = async |_: Vec<Input>| Err::<Vec<Output>, _>(HandlerError::retry("the disk is full"));
-    let options = options().dead_letters(&scene.dead()).dead_in_a_row_max(3);
+    let options = options().dead_letters(&scene.dead()).dead_letters_in_a_row_max(3);
     let pipeline = Pipeline::new(source(&scene), KafkaSink::options(&scene.brokers), none, options).unwrap();
     let error = tokio::time::timeout(SOON, pipeline.run()).await.unwrap().unwrap_err();
     assert!(matches!(error, PipelineError::AllFail { in_a_row: 3, .. }), "{error:?}");

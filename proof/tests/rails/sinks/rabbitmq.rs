@@ -178,7 +178,7 @@ async fn an_event_without_a_queue_is_found_among_others() {
             match answer {
                 Published::Confirmed => assert!(has_a_queue(n), "{n} is nowhere, and was confirmed"),
                 Published::Failed(error) => {
-                    assert!(!has_a_queue(n) && error.is_of_one_place(), "{n}: {error}");
+                    assert!(!has_a_queue(n) && error.is_destination_down(), "{n}: {error}");
                 }
                 other => panic!("{n}: {other:?}"),
             }

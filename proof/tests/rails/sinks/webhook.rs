@@ -422,7 +422,7 @@ async fn an_endpoint_is_away_by_itself_only_where_another_can_be_reached() {
         assert_eq!(failed.len(), events.len());
         let unsent: Vec<_> = failed.iter().filter(|error| !error.is_maybe_published()).collect();
         assert!(!unsent.is_empty(), "{failed:?}");
-        let is = |error: &&SinkError| (error.is_of_one_place(), error.is_not_tried());
+        let is = |error: &&SinkError| (error.is_destination_down(), error.is_not_tried());
         assert!(unsent.iter().all(|error| is(error) == (one_place, !one_place)), "{unsent:?}");
     }
 }

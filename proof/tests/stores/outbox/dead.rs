@@ -158,7 +158,7 @@ async fn two_messages_of_one_id_that_die_at_once_are_two_letters(place: Place) {
         let place = &place;
         async move {
             // So many that fail are not taken for a handler that is broken.
-            let (tables, options) = (place.tables().await, options().suspects_max(100));
+            let (tables, options) = (place.tables().await, options().outage_keys_min(100));
             until(queue, &tables, place.handler(poison), options, async || queue.is_empty()).await;
         }
     });
@@ -244,7 +244,7 @@ async fn marks_older_than_the_window_are_forgotten_beside_the_work(place: Place)
         push(&queue, "k", &format!("{n}!"));
     }
     // Two weeks by default: nothing is that old, and what was dropped is kept as well.
-    let often = || options().prune_every(Duration::from_millis(1)).batch_max(5);
+    let often = || options().prune_interval(Duration::from_millis(1)).batch_max(5);
     until(&queue, &tables, place.handler(|_| None), often(), async || queue.is_empty()).await;
     assert_eq!(marks().await, 40);
     push(&queue, "k", "dead!");
@@ -286,7 +286,7 @@ async fn tables_of_the_first_version_are_brought_up(place: Place) {
     }
     until(&queue, &place.tables().await, place.handler(|_| None), options(), async || queue.is_empty()).await;
     assert_eq!(place.effects().await.len(), 40);
-    let short = options().prune_every(Duration::from_millis(1)).window(Duration::from_millis(1));
+    let short = options().prune_interval(Duration::from_millis(1)).window(Duration::from_millis(1));
     let gone = async || place.number("SELECT count(*) FROM semel_inbox").await == 0;
     until(&queue, &place.tables().await, place.handler(|_| None), short, gone).await;
     assert_eq!(place.effects().await.len(), 40);

@@ -216,7 +216,10 @@ impl Handler for Effects {
 
 pub fn options() -> ConsumerOptions {
     let (first, longest) = (Duration::from_millis(1), Duration::from_millis(10));
-    ConsumerOptions::default().pause(first, longest).tries_max(3).letters_every(Duration::from_millis(5))
+    ConsumerOptions::default()
+        .backoff(first, longest)
+        .attempts_max(3)
+        .dead_letter_poll_interval(Duration::from_millis(5))
 }
 
 pub fn push(queue: &MemoryQueue, key: &str, text: &str) {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use semel::guard::{Guard, Limits};
-use semel::inbox::consumer::{Handler, HandlerError, Message};
+use semel::inbox::consumer::{Handler, HandlerError, Message, OnBrokenCall};
 use semel::inbox::store_dedup::{AtLeastOnce, AtMostOnce, ClaimFinish, Dedup, Work, WorkAttempt};
 use semel::intent::policy::StoreTime;
 use semel::store::memory::MemoryStore;
@@ -79,8 +79,11 @@ impl Handler for AnyHandler {
         }
     }
 
-    fn gives_up_at_once(&self) -> bool {
-        matches!(self, Self::AtMostOnce(_))
+    fn on_broken_call(&self) -> OnBrokenCall {
+        match self {
+            Self::AtMostOnce(handler) => handler.on_broken_call(),
+            Self::Commit(_) | Self::AtLeastOnce(_) | Self::ClaimFinish(_) => OnBrokenCall::Retry,
+        }
     }
 }
 

@@ -102,7 +102,7 @@ impl DeadLetters for Letters {
         }
         drop(kept);
         // Not the error: it may name a task by its number, which is another each time.
-        self.ledger.dead_letter(number, message.tries);
+        self.ledger.dead_letter(number, message.attempts);
         Ok(())
     }
 

@@ -176,12 +176,12 @@ fn options(ledger: &Ledger) -> ConsumerOptions {
     let options = planted.map_or(options.clone(), |(_, mechanism)| options.leaving_out(*mechanism));
     options
         .batch_max(settings.batch_max)
-        .held_max(settings.held_max)
-        .tries_max(settings.tries_max)
-        .suspects_max(settings.suspects_max)
+        .in_flight_max(settings.held_max)
+        .attempts_max(settings.tries_max)
+        .outage_keys_min(settings.suspects_max)
         .concurrency(settings.concurrency)
-        .pause(ms(settings.pause_first_ms), ms(settings.pause_longest_ms))
+        .backoff(ms(settings.pause_first_ms), ms(settings.pause_longest_ms))
         .handle_timeout(ms(settings.handle_timeout_ms))
         .drain_timeout(ms(settings.drain_ms))
-        .letters_every(ms(settings.letters_every_ms))
+        .dead_letter_poll_interval(ms(settings.letters_every_ms))
 }

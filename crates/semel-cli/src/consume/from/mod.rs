@@ -68,8 +68,8 @@ impl Source for AnySource {
         each!(self, source => source.settle(settled).await)
     }
 
-    async fn keep(&mut self, held: &[Receipt]) -> Result<(), SourceError> {
-        each!(self, source => source.keep(held).await)
+    async fn keep(&mut self, in_flight: &[Receipt]) -> Result<(), SourceError> {
+        each!(self, source => source.keep(in_flight).await)
     }
 
     fn renew_after(&self) -> Duration {

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use tracing::Instrument;
 
 use super::call::{Called, call};
-use super::handler::{Handler, HandlerError, HandlerErrorKind};
+use super::handler::{Handler, HandlerError, HandlerErrorKind, OnBrokenCall};
 use super::metrics::{self, Observer};
 use super::options::ConsumerOptions;
 use super::scheduler::{AttemptResult, QueuedMessage};
@@ -86,7 +86,7 @@ async fn handled<H: Handler>(
     alive: &watch::Receiver<()>,
 ) -> Called<usize> {
     let messages: Vec<_> = part.iter().map(|queued| queued.message.clone()).collect();
-    let gives_up = handler.gives_up_at_once();
+    let gives_up = handler.on_broken_call() == OnBrokenCall::DeadLetter;
     let handler = Arc::clone(handler);
     let begun = Instant::now();
     let (span, spans) = observer.spans(part);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::handler::{DeadLetter, DeadLetters, Handler};
+use super::handler::{DeadLetter, DeadLetters, Handler, OnBrokenCall};
 use super::redelivery::within;
 use super::run::Consumer;
 use super::scheduler::QueuedMessage;
@@ -36,8 +36,14 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
             }
             let (delivery, error) = (unidentified.delivery.clone(), unidentified.error.clone());
             let (identity, failing_for) = (None, Duration::ZERO);
-            let dead_letter =
-                DeadLetter { delivery: &delivery, identity, id: None, error: &error, tries: 0, failing_for };
+            let dead_letter = DeadLetter {
+                delivery: &delivery,
+                identity,
+                id: None,
+                error: &error,
+                attempts: 0,
+                failing_for,
+            };
             if self.write_dead_letter(&dead_letter).await {
                 self.unidentified.remove(at);
                 self.pending_acks.push((delivery.receipt, Settle::Ack));
@@ -46,7 +52,7 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
             }
             if let Some(unidentified) = self.unidentified.get_mut(at) {
                 unidentified.due = Instant::now() + unidentified.pause;
-                unidentified.pause = self.options.pause.next(unidentified.pause);
+                unidentified.pause = self.options.backoff.next(unidentified.pause);
             }
             // The others would wait as long for the same answer.
             return;
@@ -62,7 +68,7 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
     /// The last attempt before the end, ignoring backoff. If it fails, the next consumer to get the message finds it
     /// done.
     pub(super) async fn write_last_dead_letters(&mut self) {
-        let at = Instant::now() + self.options.pause.max + super::AFTER_MAX;
+        let at = Instant::now() + self.options.backoff.max + super::AFTER_MAX;
         self.write_pending_dead_letters(at).await;
         for (queued, error) in self.scheduler.pending_dead_letters(at) {
             let id = queued.message.identity().id();
@@ -80,7 +86,7 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
         let (mut can_dead_letter, mut settle_at) = (true, Instant::now() + self.source.renew_after());
         for (queued, error) in self.scheduler.pending_dead_letters(at) {
             // After one failure the others back off: they would wait as long for the same answer.
-            can_dead_letter = can_dead_letter && self.give_up(&queued, &error, queued.tries.max(1)).await;
+            can_dead_letter = can_dead_letter && self.give_up(&queued, &error, queued.attempts.max(1)).await;
             if can_dead_letter {
                 self.settle_if_due(&mut settle_at).await;
             } else {
@@ -93,13 +99,13 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
 
     /// Writes the dead letter of a message that is not tried any more, and lets its key queue go on. Returns whether it
     /// was written.
-    pub(super) async fn give_up(&mut self, queued: &QueuedMessage, error: &str, tries: u32) -> bool {
+    pub(super) async fn give_up(&mut self, queued: &QueuedMessage, error: &str, attempts: u32) -> bool {
         let dead_letter = DeadLetter {
             delivery: queued.message.delivery(),
             identity: Some(queued.message.identity()),
             id: Some(queued.message.identity().id()),
             error,
-            tries,
+            attempts,
             failing_for: queued.failing_since.map_or(Duration::ZERO, |since| since.elapsed()),
         };
         let kept = self.write_dead_letter(&dead_letter).await;
@@ -113,7 +119,7 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
     /// Returns whether it was written.
     async fn write_dead_letter(&mut self, dead_letter: &DeadLetter<'_>) -> bool {
         let stopped = *self.stop.borrow();
-        if stopped && !self.handler.gives_up_at_once() {
+        if stopped && self.handler.on_broken_call() == OnBrokenCall::Retry {
             // It is returned to the source, and fails again elsewhere.
             return false;
         }
@@ -134,7 +140,7 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
                     "gave up on a message and wrote its dead letter"
                 );
                 self.stats.dead_letters += 1;
-                self.observe(|metrics| metrics.dead(dead_letter.tries));
+                self.observe(|metrics| metrics.dead(dead_letter.attempts));
                 crash::point(crash::AFTER_DEAD_LETTER);
             }
             Err(ref not) => {

@@ -51,13 +51,21 @@ pub trait Handler: Send + Sync + 'static {
         usize::MAX
     }
 
-    /// Whether to give up on a message when its call panics or times out. For a handler that marks first: a second call
-    /// would find the message done although its effect is unknown. Such a handler is not called again for a poison
-    /// message, however long it takes to write the dead letter; dead letters are also written while the consumer
-    /// drains.
-    fn gives_up_at_once(&self) -> bool {
-        false
+    /// What becomes of a message whose call panics or times out.
+    fn on_broken_call(&self) -> OnBrokenCall {
+        OnBrokenCall::Retry
     }
+}
+
+/// What becomes of a message whose call panics or times out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum OnBrokenCall {
+    /// It is retried, as after an error.
+    Retry,
+    /// It is given up at once. For a handler that marks first: a second call would find the message done although its
+    /// effect is unknown. Such a handler is not called again for a poison message, however long it takes to write the
+    /// dead letter; dead letters are also written while the consumer drains.
+    DeadLetter,
 }
 
 /// Longest that [`HandlerError::after`] may ask for.
@@ -180,7 +188,7 @@ pub trait DeadLetters: Send + Sync + 'static {
         &self,
         _dead_letter: i64,
         _error: &str,
-        _tries: u32,
+        _attempts: u32,
     ) -> impl Future<Output = Result<(), HandlerError>> + Send {
         std::future::ready(Ok(()))
     }
@@ -199,7 +207,7 @@ pub struct DeadLetter<'m> {
     /// The error of the last attempt.
     pub error: &'m str,
     /// Number of attempts that failed.
-    pub tries: u32,
+    pub attempts: u32,
     /// How long ago it failed for the first time.
     pub failing_for: Duration,
 }

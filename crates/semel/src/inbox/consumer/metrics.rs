@@ -165,8 +165,8 @@ impl ConsumerMetrics {
     }
 
     /// A message was done after this many attempts.
-    pub(super) fn attempts(&self, tries: u32) {
-        self.0.attempts.observe(f64::from(tries));
+    pub(super) fn attempts(&self, attempts: u32) {
+        self.0.attempts.observe(f64::from(attempts));
     }
 
     /// A message failed and will be retried.
@@ -175,9 +175,9 @@ impl ConsumerMetrics {
     }
 
     /// A message became a dead letter after this many attempts.
-    pub(super) fn dead(&self, tries: u32) {
+    pub(super) fn dead(&self, attempts: u32) {
         self.0.dead.inc();
-        self.0.attempts.observe(f64::from(tries));
+        self.0.attempts.observe(f64::from(attempts));
     }
 
     /// Messages were lost: their leases went to another consumer.
@@ -273,7 +273,7 @@ impl Observer {
                 source = queued.message.identity().source(),
                 kind = queued.message.kind(),
                 trace_parent = queued.message.trace_parent(),
-                tries = queued.tries,
+                attempts = queued.attempts,
                 outcome = tracing::field::Empty,
                 error = tracing::field::Empty,
             )

@@ -33,9 +33,11 @@ pub(super) mod run;
 mod scheduler;
 mod workers;
 
-pub use handler::{AFTER_MAX, DeadLetter, DeadLetters, Due, Handler, HandlerError, HandlerErrorKind};
+pub use handler::{
+    AFTER_MAX, DeadLetter, DeadLetters, Due, Handler, HandlerError, HandlerErrorKind, OnBrokenCall,
+};
 pub use message::Message;
 pub use metrics::ConsumerMetrics;
-pub use options::{ConsumerOptions, Mechanism};
+pub use options::{ATTEMPTS_MAX, ConsumerOptions, Mechanism};
 pub use retention::DedupPruner;
 pub use run::{Consumer, ConsumerStats, ConsumerStopHandle, NoDeadLetters};

@@ -5,10 +5,12 @@ use std::time::Duration;
 use crate::backoff::Backoff;
 use crate::source::Identify;
 
+/// Default of [`attempts_max`](ConsumerOptions::attempts_max).
+pub const ATTEMPTS_MAX: u32 = 8;
 /// Longest wait. A longer one can overflow an `Instant`.
 const LONGEST: Duration = Duration::from_secs(365 * 86_400);
 /// Share of a queue's pause that is random.
-const PAUSE_JITTER: f64 = 0.5;
+const BACKOFF_JITTER: f64 = 0.5;
 
 /// Bounds of a consumer. The defaults suit a service.
 #[derive(Clone, Debug)]
@@ -16,17 +18,17 @@ const PAUSE_JITTER: f64 = 0.5;
 pub struct ConsumerOptions {
     pub(super) identify: Identify,
     pub(super) source: Option<String>,
-    pub(super) held_max: usize,
+    pub(super) in_flight_max: usize,
     pub(super) batch_max: usize,
     pub(super) concurrency: usize,
-    pub(super) tries_max: u32,
-    pub(super) suspects_max: usize,
-    pub(super) pause: Backoff,
+    pub(super) attempts_max: u32,
+    pub(super) outage_keys_min: usize,
+    pub(super) backoff: Backoff,
     pub(super) handle_timeout: Duration,
     pub(super) drain_timeout: Duration,
-    pub(super) letters_every: Duration,
+    pub(super) dead_letter_poll_interval: Duration,
     pub(super) window: Option<Duration>,
-    pub(super) prune_every: Duration,
+    pub(super) prune_interval: Duration,
     left_out: Option<Mechanism>,
 }
 
@@ -50,17 +52,17 @@ impl Default for ConsumerOptions {
         Self {
             identify: Identify::default(),
             source: None,
-            held_max: 2_000,
+            in_flight_max: 2_000,
             batch_max: 500,
             concurrency: 4,
-            tries_max: 8,
-            suspects_max: 8,
-            pause: Backoff::new(Duration::from_millis(50), Duration::from_secs(30)).jitter(PAUSE_JITTER),
+            attempts_max: ATTEMPTS_MAX,
+            outage_keys_min: 8,
+            backoff: Backoff::new(Duration::from_millis(50), Duration::from_secs(30)).jitter(BACKOFF_JITTER),
             handle_timeout: Duration::from_secs(60),
             drain_timeout: Duration::from_secs(20),
-            letters_every: Duration::from_secs(5),
+            dead_letter_poll_interval: Duration::from_secs(5),
             window: None,
-            prune_every: Duration::from_secs(600),
+            prune_interval: Duration::from_secs(600),
             left_out: None,
         }
     }
@@ -86,9 +88,9 @@ impl ConsumerOptions {
     /// read. In all, at most twice this many are in flight. If failing keys have more than this many, the keys with
     /// most of them are given up sooner: a message that fails becomes a dead letter if anything else was handled since
     /// its previous failure, or since its key began to fail and within the last second, however many
-    /// [attempts](Self::tries_max) are left.
-    pub fn held_max(mut self, messages: usize) -> Self {
-        self.held_max = messages.max(1);
+    /// [attempts](Self::attempts_max) are left.
+    pub fn in_flight_max(mut self, messages: usize) -> Self {
+        self.in_flight_max = messages.max(1);
         self
     }
 
@@ -104,11 +106,11 @@ impl ConsumerOptions {
         self
     }
 
-    /// Max attempts: how often a message may fail before it becomes a dead letter. Default: 8. A failure counts if
+    /// Max attempts: how often a message may fail before it becomes a dead letter. Default: [`ATTEMPTS_MAX`]. A failure counts if
     /// anything was handled between the message's last failure and this attempt, or if few messages fail
-    /// ([`suspects_max`](Self::suspects_max)).
-    pub fn tries_max(mut self, tries: u32) -> Self {
-        self.tries_max = tries.max(1);
+    /// ([`outage_keys_min`](Self::outage_keys_min)).
+    pub fn attempts_max(mut self, attempts: u32) -> Self {
+        self.attempts_max = attempts.max(1);
         self
     }
 
@@ -117,16 +119,16 @@ impl ConsumerOptions {
     /// handled between two of its failures, except for a [permanent](super::HandlerError::permanent) error.
     ///
     /// Once anything is handled this no longer matters: messages that fail after that are to blame, however many.
-    pub fn suspects_max(mut self, keys: usize) -> Self {
-        self.suspects_max = keys.max(1);
+    pub fn outage_keys_min(mut self, keys: usize) -> Self {
+        self.outage_keys_min = keys.max(1);
         self
     }
 
     /// Exponential backoff after a failure: the first pause and the longest. Default: 50 ms to 30 s.
-    pub fn pause(mut self, first: Duration, longest: Duration) -> Self {
+    pub fn backoff(mut self, first: Duration, max: Duration) -> Self {
         let first = first.max(Duration::from_millis(1));
         let first = first.min(LONGEST);
-        self.pause = Backoff::new(first, longest.clamp(first, LONGEST)).jitter(PAUSE_JITTER);
+        self.backoff = Backoff::new(first, max.clamp(first, LONGEST)).jitter(BACKOFF_JITTER);
         self
     }
 
@@ -138,15 +140,15 @@ impl ConsumerOptions {
 
     /// How long calls in flight may take to finish after a stop, or after the source has failed for good. Default:
     /// twenty seconds. Then they are aborted and their messages returned to the source. Dead letters of a handler that
-    /// [gives up at once](super::Handler::gives_up_at_once) get as long again to be written.
+    /// [gives up on broken calls](super::Handler::on_broken_call) get as long again to be written.
     pub fn drain_timeout(mut self, timeout: Duration) -> Self {
         self.drain_timeout = timeout.min(LONGEST);
         self
     }
 
     /// How often to look for dead letters to redeliver. Default: every five seconds.
-    pub fn letters_every(mut self, pause: Duration) -> Self {
-        self.letters_every = pause.clamp(Duration::from_millis(1), LONGEST);
+    pub fn dead_letter_poll_interval(mut self, interval: Duration) -> Self {
+        self.dead_letter_poll_interval = interval.clamp(Duration::from_millis(1), LONGEST);
         self
     }
 
@@ -160,8 +162,8 @@ impl ConsumerOptions {
 
     /// How often to prune marks older than the window, if [`Consumer::forgets`](super::Consumer::forgets) was called.
     /// Default: every ten minutes.
-    pub fn prune_every(mut self, pause: Duration) -> Self {
-        self.prune_every = pause.clamp(Duration::from_millis(1), LONGEST);
+    pub fn prune_interval(mut self, interval: Duration) -> Self {
+        self.prune_interval = interval.clamp(Duration::from_millis(1), LONGEST);
         self
     }
 

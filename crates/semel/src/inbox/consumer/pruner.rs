@@ -42,7 +42,7 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
         let chunk = self.pruner.chunk.clone()?;
         let (metrics, window) = (self.observer.metrics.clone(), self.pruner.window.subscribe());
         let count = move |marks| metrics.iter().for_each(|metrics| metrics.forgotten(marks));
-        let prune = retention::prune(chunk, self.name.clone(), self.options.prune_every, window, count);
+        let prune = retention::prune(chunk, self.name.clone(), self.options.prune_interval, window, count);
         Some(AbortOnDrop(tokio::spawn(prune).abort_handle()))
     }
 

@@ -41,7 +41,7 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
         if self.redelivery.due.is_some_and(|due| due > now) {
             return;
         }
-        self.redelivery.due = Some(now + self.options.letters_every);
+        self.redelivery.due = Some(now + self.options.dead_letter_poll_interval);
         let had = self.scheduler.dead_letters();
         let room = DEAD_LETTERS_MAX.saturating_sub(had.len());
         if room == 0 {

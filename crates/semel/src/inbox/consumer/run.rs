@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::dead_letter::Unidentified;
-use super::handler::{DeadLetter, DeadLetters, Handler, HandlerError, HandlerErrorKind};
+use super::handler::{DeadLetter, DeadLetters, Handler, HandlerError, HandlerErrorKind, OnBrokenCall};
 use super::message::Message;
 use super::metrics::{ConsumerMetrics, Observer};
 use super::options::ConsumerOptions;
@@ -30,7 +30,7 @@ const IDLE: Duration = Duration::from_secs(1);
 ///
 /// - A message is acked after its handler returned `Ok`, and never before.
 /// - Messages of one key are handled in order, also when one fails. Other keys do not wait for it: failing keys are
-///   retried in separate calls, and the source is read past them ([`ConsumerOptions::held_max`]).
+///   retried in separate calls, and the source is read past them ([`ConsumerOptions::in_flight_max`]).
 /// - A message that keeps failing becomes a [dead letter](Consumer::dead_letters) with its error; without a store for
 ///   dead letters, its key waits.
 pub struct Consumer<S, H, D = NoDeadLetters> {
@@ -59,7 +59,7 @@ pub struct Consumer<S, H, D = NoDeadLetters> {
 }
 
 /// No store for dead letters: a failing message is retried forever, and its key waits. With a handler that
-/// [gives up at once](Handler::gives_up_at_once) it is not retried: the key waits until the process ends.
+/// [gives up on broken calls](Handler::on_broken_call) it is not retried: the key waits until the process ends.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoDeadLetters;
 
@@ -190,7 +190,7 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
     /// When the source fails for good. Calls in flight may finish first, as after a stop.
     pub async fn run(mut self) -> Result<ConsumerStats, SourceError> {
         let mut stopped = self.stop.subscribe();
-        let mut pause = self.options.pause.first;
+        let mut pause = self.options.backoff.first;
         let _pruning = self.start_pruning();
         while !*stopped.borrow() {
             let turn = async {
@@ -220,7 +220,7 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
                 }
             });
             match turned {
-                Ok(_) => pause = self.options.pause.first,
+                Ok(_) => pause = self.options.backoff.first,
                 Err(error) if error.may_retry() => {
                     tracing::warn!(%error, consumer = self.name, "the source failed; will retry");
                     let rest = stop::pause(pause, &mut stopped);
@@ -228,7 +228,7 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
                     let _ = while_renewing(&mut self.source, &mut self.renew_at, &in_flight, rest).await;
                     // A source that delivers nothing may still take acks.
                     self.take_in_ended(Vec::new()).await;
-                    pause = self.options.pause.next(pause);
+                    pause = self.options.backoff.next(pause);
                 }
                 Err(error) => {
                     tracing::error!(%error, consumer = self.name, "the source failed for good; the consumer stops");
@@ -363,7 +363,7 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
                     place = delivery.place,
                     "a message has no identity; it goes to the dead letters without being handled"
                 );
-                self.unidentified.push(Unidentified::new(delivery, error, self.options.pause.first));
+                self.unidentified.push(Unidentified::new(delivery, error, self.options.backoff.first));
             }
         }
     }
@@ -377,9 +377,9 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
         let round = self.scheduler.round(&results, Instant::now(), &self.options);
         // Before the first await: a message lost meanwhile is found done elsewhere, and only this process knows that it
         // failed.
-        let gives_up_at_once = self.handler.gives_up_at_once();
+        let gives_up = self.handler.on_broken_call() == OnBrokenCall::DeadLetter;
         for (receipt, became) in
-            results.iter().filter(|(receipt, _)| gives_up_at_once && !dead_letters.contains_key(receipt))
+            results.iter().filter(|(receipt, _)| gives_up && !dead_letters.contains_key(receipt))
         {
             if let AttemptResult::Failed { error, kind: HandlerErrorKind::Permanent, .. } = became {
                 self.scheduler.set_pending_dead_letter(*receipt, error);
@@ -389,9 +389,9 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
         for (receipt, became) in results {
             self.settle_if_due(&mut settle_at).await;
             let dead_letter = dead_letters.get(&receipt).copied();
-            let tries = tried.get(&receipt).map_or(0, |queued| queued.tries);
+            let attempts = tried.get(&receipt).map_or(0, |queued| queued.attempts);
             if became.is_done() {
-                self.observe(|metrics| metrics.attempts(tries.saturating_add(1)));
+                self.observe(|metrics| metrics.attempts(attempts.saturating_add(1)));
                 self.stats.handled += 1;
                 match dead_letter {
                     Some(dead_letter) => self.dead_letter_handled(dead_letter).await,
@@ -413,7 +413,7 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
             let Some(queued) = tried.get(&receipt) else { continue };
             // After one failure the others back off: they would wait as long for the same answer.
             can_dead_letter =
-                can_dead_letter && self.give_up(queued, &error, queued.tries.saturating_add(1)).await;
+                can_dead_letter && self.give_up(queued, &error, queued.attempts.saturating_add(1)).await;
         }
     }
 }

@@ -30,7 +30,7 @@ use crate::source::Receipt;
 pub(super) struct QueuedMessage {
     pub(super) receipt: Receipt,
     pub(super) message: Message,
-    pub(super) tries: u32,
+    pub(super) attempts: u32,
     since: Instant,
     /// When it first failed.
     pub(super) failing_since: Option<Instant>,
@@ -204,7 +204,7 @@ impl KeyScheduler {
         let queued = QueuedMessage {
             receipt,
             message,
-            tries: 0,
+            attempts: 0,
             since,
             failing_since: None,
             handled_before: None,
@@ -293,7 +293,7 @@ impl KeyScheduler {
         let (failing, others): (Vec<&QueuedMessage>, Vec<&QueuedMessage>) =
             ours.partition(|queued| self.fails(queued.queue));
         let others = others.len() + unidentified;
-        let most = options.held_max;
+        let most = options.in_flight_max;
         if !options.has(Mechanism::ReadingPast) {
             return most.saturating_sub(others + failing.len());
         }
@@ -386,13 +386,13 @@ impl KeyScheduler {
             queued.is_none_or(|queued| queued.dead_letter.is_some())
         };
         let failed: Vec<Receipt> = failed.filter(|receipt| !is_dead_letter(receipt)).collect();
-        self.recent_failures.extend(failed.into_iter().take(options.suspects_max));
-        let is_blamed = done > 0 || self.recent_failures.len() < options.suspects_max;
+        self.recent_failures.extend(failed.into_iter().take(options.outage_keys_min));
+        let is_blamed = done > 0 || self.recent_failures.len() < options.outage_keys_min;
         let failing: Vec<usize> =
             self.queues.values().filter(|queue| queue.fails).map(|queue| queue.len).collect();
         let crowded =
-            failing.iter().sum::<usize>() > options.held_max && options.has(Mechanism::GivingUpSooner);
-        let crowding = crowded.then(|| (options.held_max / failing.len()).max(1));
+            failing.iter().sum::<usize>() > options.in_flight_max && options.has(Mechanism::GivingUpSooner);
+        let crowding = crowded.then(|| (options.in_flight_max / failing.len()).max(1));
         Round { is_blamed, crowding }
     }
 
@@ -426,11 +426,11 @@ impl KeyScheduler {
             queue_is_blamed = *queue.handled_before.get_or_insert(self.handled) < begun;
         }
         let counted = may_be_own && (others_go_on || round.is_blamed || queued.dead_letter.is_some());
-        queued.tries += u32::from(counted);
+        queued.attempts += u32::from(counted);
         let works = self.handled_at.is_some_and(|at| now < at + WORKED);
         let crowds = round.crowding.is_some_and(|share| queue.len >= share)
             && (others_go_on || (queue_is_blamed && works));
-        let often = counted && (queued.dead_letter.is_some() || queued.tries >= options.tries_max);
+        let often = counted && (queued.dead_letter.is_some() || queued.attempts >= options.attempts_max);
         self.back_off(receipt, now, after, options);
         let dead_letter = kind == HandlerErrorKind::Permanent || often || crowds;
         Some(if dead_letter { Verdict::DeadLetter { error } } else { Verdict::Retry })
@@ -452,10 +452,10 @@ impl KeyScheduler {
         let queue =
             self.by_receipt.get(&receipt).and_then(|n| self.messages.get(n)).map(|queued| queued.queue);
         let Some(queue) = queue.and_then(|queue| self.queues.get_mut(&queue)) else { return };
-        let pause = options.pause.next(queue.backoff.map_or(Duration::ZERO, |backoff| backoff.pause));
+        let pause = options.backoff.next(queue.backoff.map_or(Duration::ZERO, |backoff| backoff.pause));
         // Wide jitter: otherwise a hanging message can stay in phase with messages that arrive at regular intervals. Their
         // success would then always fall into one of its attempts, where it does not count, and never between two.
-        let jittered = options.pause.jittered(pause);
+        let jittered = options.backoff.jittered(pause);
         queue.backoff = Some(QueueBackoff { until: now + jittered.max(after.unwrap_or_default()), pause });
     }
 }

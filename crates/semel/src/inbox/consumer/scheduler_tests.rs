@@ -110,7 +110,7 @@ fn a_failed_line_rests_for_longer_each_time_and_others_go_on() {
     let (a, b) = (Some("a"), Some("b"));
     let mut scheduler = scheduler(&[a, b, a]);
     let (first, longest) = (Duration::from_millis(100), Duration::from_millis(300));
-    let options = ConsumerOptions::default().concurrency(1).pause(first, longest);
+    let options = ConsumerOptions::default().concurrency(1).backoff(first, longest);
     let now = Instant::now();
     assert_eq!(
         scheduler.tried(Receipt(0), failed(HandlerErrorKind::Retry), BLAMED, now, &options),
@@ -134,7 +134,7 @@ fn a_failed_line_rests_for_longer_each_time_and_others_go_on() {
 #[test]
 fn only_what_may_be_the_message_s_fault_counts_and_poison_does_not_wait() {
     let mut scheduler = scheduler(&[Some("a"), Some("b")]);
-    let options = ConsumerOptions::default().tries_max(2);
+    let options = ConsumerOptions::default().attempts_max(2);
     let now = Instant::now();
     let mut tried = |kind, round| scheduler.tried(Receipt(0), failed(kind), round, now, &options);
     for _ in 0..10 {
@@ -168,7 +168,7 @@ fn what_was_lost_is_forgotten_and_so_is_what_would_overtake_it() {
 #[test]
 fn a_line_does_not_go_on_before_it_was_asked_to() {
     let mut scheduler = scheduler(&[Some("a"), None]);
-    let options = ConsumerOptions::default().pause(Duration::from_millis(1), Duration::from_millis(2));
+    let options = ConsumerOptions::default().backoff(Duration::from_millis(1), Duration::from_millis(2));
     let (now, minute) = (Instant::now(), Duration::from_secs(60));
     let tried = AttemptResult::Failed {
         error: "busy".into(),
@@ -208,7 +208,7 @@ fn a_queue_whose_front_becomes_a_dead_letter_waits_for_that_and_for_nothing_else
     let (a, b) = (Some("a"), Some("b"));
     let mut scheduler = scheduler(&[a, b, a]);
     let first = Duration::from_millis(100);
-    let options = ConsumerOptions::default().concurrency(1).pause(first, first);
+    let options = ConsumerOptions::default().concurrency(1).backoff(first, first);
     let now = Instant::now();
     let verdict = scheduler.tried(Receipt(0), failed(HandlerErrorKind::Permanent), BLAMED, now, &options);
     assert_eq!(verdict, Some(Verdict::DeadLetter { error: "no".into() }));
@@ -242,7 +242,7 @@ fn of_lines_that_fail_the_fronts_are_tried_apart_and_who_waits_longest_is_first(
     let keys = ["a", "b", "c", "d", "a", "d"].map(Some);
     let mut scheduler = scheduler(&keys);
     let first = Duration::from_millis(100);
-    let options = ConsumerOptions::default().pause(first, first);
+    let options = ConsumerOptions::default().backoff(first, first);
     let now = Instant::now();
     let too_long = AttemptResult::Failed {
         error: "no".into(),
@@ -274,7 +274,7 @@ fn of_lines_that_fail_the_fronts_are_tried_apart_and_who_waits_longest_is_first(
 #[test]
 fn a_failure_counts_if_anything_was_handled_since_the_one_before() {
     let mut scheduler = scheduler(&[Some("a"), Some("b"), Some("c"), Some("d")]);
-    let options = ConsumerOptions::default().suspects_max(1).tries_max(2);
+    let options = ConsumerOptions::default().outage_keys_min(1).attempts_max(2);
     let now = Instant::now();
     let fail = |scheduler: &mut KeyScheduler, kind| {
         begin(scheduler, 0);
@@ -313,7 +313,7 @@ fn a_failure_counts_if_anything_was_handled_since_the_one_before() {
 
 #[test]
 fn where_nothing_is_handled_few_are_to_blame_and_many_are_not() {
-    let (options, now) = (ConsumerOptions::default().suspects_max(3), Instant::now());
+    let (options, now) = (ConsumerOptions::default().outage_keys_min(3), Instant::now());
     for (failing, done, is_blamed) in [(1, 0, true), (2, 0, true), (3, 0, false), (5, 0, false), (5, 1, true)]
     {
         let keys: Vec<String> = (0..6).map(|n| n.to_string()).collect();
@@ -339,7 +339,7 @@ fn where_nothing_is_handled_few_are_to_blame_and_many_are_not() {
 
 #[test]
 fn messages_of_failing_lines_take_up_no_room_up_to_as_many_again() {
-    let options = ConsumerOptions::default().held_max(4);
+    let options = ConsumerOptions::default().in_flight_max(4);
     let (now, none) = (Instant::now(), Vec::new());
     // Messages in flight: of a failing queue, and others.
     for (failing, others, unidentified, room) in [
@@ -369,7 +369,7 @@ fn messages_of_failing_lines_take_up_no_room_up_to_as_many_again() {
 #[test]
 fn failing_lines_that_hold_too_much_are_given_up_sooner_while_others_are_handled() {
     let bad = Some("bad");
-    let options = ConsumerOptions::default().held_max(4).suspects_max(1).tries_max(100);
+    let options = ConsumerOptions::default().in_flight_max(4).outage_keys_min(1).attempts_max(100);
     let now = Instant::now();
     let mut scheduler = scheduler(&[Some("small"), bad, bad, bad, bad, bad, Some("x"), Some("y")]);
     let fail = |scheduler: &mut KeyScheduler, n, at| {

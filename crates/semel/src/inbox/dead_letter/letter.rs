@@ -192,7 +192,7 @@ pub(super) fn values(consumer: &str, dead_letter: &DeadLetter<'_>) -> Vec<Value>
         delivery.payload.clone().into(),
         content_type.into(),
         error(dead_letter.error).into(),
-        i64::from(dead_letter.tries).into(),
+        i64::from(dead_letter.attempts).into(),
         i64::try_from(failed_ago).unwrap_or(i64::MAX / 2).into(),
     ]
 }
@@ -280,7 +280,7 @@ mod tests {
 
     fn dead<'m>(delivery: &'m Delivery, identity: Option<&'m Identity>, error: &'m str) -> DeadLetter<'m> {
         let id = identity.map(Identity::id);
-        DeadLetter { delivery, identity, id, error, tries: 1, failing_for: Duration::ZERO }
+        DeadLetter { delivery, identity, id, error, attempts: 1, failing_for: Duration::ZERO }
     }
 
     #[test]

@@ -153,10 +153,10 @@ pub(super) async fn failed(
     tx: &mut LetterTx<'_, '_>,
     number: i64,
     error: String,
-    tries: u32,
+    attempts: u32,
 ) -> Result<(), DriverError> {
     let error = letter::error(&error);
-    tx.run(&sql::FAILED, vec![number.into(), error.into(), i64::from(tries).into()]).await.map(drop)
+    tx.run(&sql::FAILED, vec![number.into(), error.into(), i64::from(attempts).into()]).await.map(drop)
 }
 
 /// Deletes one bounded batch of marks older than the window, and of dead letters dropped before it.

@@ -167,9 +167,9 @@ impl DeadLetters for DeadLetterStore {
             .map_err(HandlerError::transient)
     }
 
-    async fn failed(&self, dead_letter: i64, error: &str, tries: u32) -> Result<(), HandlerError> {
+    async fn failed(&self, dead_letter: i64, error: &str, attempts: u32) -> Result<(), HandlerError> {
         let error = error.to_owned();
-        self.run(move |tx| Box::pin(operations::failed(tx, dead_letter, error, tries)))
+        self.run(move |tx| Box::pin(operations::failed(tx, dead_letter, error, attempts)))
             .await
             .map_err(HandlerError::transient)
     }

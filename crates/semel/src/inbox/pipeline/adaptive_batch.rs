@@ -16,7 +16,7 @@ pub(super) enum Next {
 /// First batch size: a slow transform must not time out on its first batch.
 const FIRST: usize = 2_000;
 /// After so many full batches a larger size that failed is tried again.
-const TRIES_BEFORE_MORE: u32 = 64;
+const ATTEMPTS_BEFORE_MORE: u32 = 64;
 
 /// The front of the buffer is tried first, so that no message overtakes another. A batch that fails too often is
 /// halved, down to one message; after a success the size doubles. It grows beyond the largest success only if the batch
@@ -27,16 +27,16 @@ pub(super) struct AdaptiveBatch {
     /// The largest batch that succeeded, or the first size.
     usual: usize,
     take: usize,
-    tries: u32,
-    tries_max: u32,
+    attempts: u32,
+    attempts_max: u32,
     /// How many full batches to wait before a larger one than usual.
     not_more: u32,
 }
 
 impl AdaptiveBatch {
-    pub(super) fn new(most: usize, tries_max: u32) -> Self {
+    pub(super) fn new(most: usize, attempts_max: u32) -> Self {
         let usual = most.min(FIRST);
-        Self { most, usual, take: usual, tries: 0, tries_max, not_more: 0 }
+        Self { most, usual, take: usual, attempts: 0, attempts_max, not_more: 0 }
     }
 
     /// Size of the next batch.
@@ -51,7 +51,7 @@ impl AdaptiveBatch {
 
     /// A batch of `taken` succeeded. `slowly`: twice as many might time out.
     pub(super) fn succeeded(&mut self, taken: usize, slowly: bool) {
-        self.tries = 0;
+        self.attempts = 0;
         self.usual = self.usual.max(taken);
         let more = taken >= self.usual && !slowly && self.not_more == 0;
         if taken >= self.usual {
@@ -65,12 +65,12 @@ impl AdaptiveBatch {
     pub(super) fn too_slow(&mut self, taken: usize) {
         self.take = (taken / 2).max(1);
         self.usual = self.usual.min(self.take);
-        self.not_more = TRIES_BEFORE_MORE;
+        self.not_more = ATTEMPTS_BEFORE_MORE;
     }
 
     /// The next batch has other messages: earlier failures do not count.
     pub(super) fn others(&mut self) {
-        self.tries = 0;
+        self.attempts = 0;
     }
 
     /// A batch of `taken` failed.
@@ -78,19 +78,19 @@ impl AdaptiveBatch {
         // Transient: retried without limit, but not with more messages than ever succeeded.
         if kind == HandlerErrorKind::Transient {
             if taken > self.usual {
-                (self.take, self.not_more) = (self.usual, TRIES_BEFORE_MORE);
+                (self.take, self.not_more) = (self.usual, ATTEMPTS_BEFORE_MORE);
             }
             return Next::Retry;
         }
-        self.tries = self.tries.saturating_add(1);
+        self.attempts = self.attempts.saturating_add(1);
         // While bisecting, only a single message gets all its attempts.
         let bisecting = taken > 1 && self.take < self.usual;
-        if kind == HandlerErrorKind::Retry && !bisecting && self.tries < self.tries_max {
+        if kind == HandlerErrorKind::Retry && !bisecting && self.attempts < self.attempts_max {
             return Next::Retry;
         }
-        self.tries = 0;
+        self.attempts = 0;
         if taken > self.usual {
-            self.not_more = TRIES_BEFORE_MORE;
+            self.not_more = ATTEMPTS_BEFORE_MORE;
         }
         if taken > 1 {
             self.take = taken / 2;
@@ -224,7 +224,7 @@ mod tests {
         assert_eq!(batch.take(), 2 * FIRST);
         batch.too_slow(2 * FIRST);
         assert_eq!(batch.take(), FIRST);
-        for _ in 0..TRIES_BEFORE_MORE {
+        for _ in 0..ATTEMPTS_BEFORE_MORE {
             batch.succeeded(FIRST, false);
             assert_eq!(batch.take(), FIRST);
         }

@@ -12,11 +12,11 @@ pub struct PipelineOptions {
     pub(super) batch_max: usize,
     pub(super) batch_bytes: usize,
     pub(super) linger: Duration,
-    pub(super) tries_max: u32,
-    pub(super) pause: Backoff,
+    pub(super) attempts_max: u32,
+    pub(super) backoff: Backoff,
     pub(super) transform_timeout: Duration,
     pub(super) dead_letters: Option<String>,
-    pub(super) dead_in_a_row_max: u32,
+    pub(super) dead_letters_in_a_row_max: u32,
     pub(super) drain_timeout: Duration,
 }
 
@@ -27,11 +27,11 @@ impl Default for PipelineOptions {
             batch_max: 10_000,
             batch_bytes: 4 << 20,
             linger: Duration::from_millis(10),
-            tries_max: 3,
-            pause: Backoff::new(Duration::from_millis(50), Duration::from_secs(30)),
+            attempts_max: 3,
+            backoff: Backoff::new(Duration::from_millis(50), Duration::from_secs(30)),
             transform_timeout: Duration::from_secs(60),
             dead_letters: None,
-            dead_in_a_row_max: 8,
+            dead_letters_in_a_row_max: 8,
             drain_timeout: Duration::from_secs(20),
         }
     }
@@ -72,16 +72,16 @@ impl PipelineOptions {
     }
 
     /// Max attempts of a batch before it is bisected to find the poison message, and max attempts of that message.
-    /// Default: 3. [`transient`](crate::inbox::consumer::HandlerError::transient) errors do not count.
-    pub fn tries_max(mut self, tries: u32) -> Self {
-        self.tries_max = tries.max(1);
+    /// Default: 3, fewer than a consumer's, because all its messages wait meanwhile. [`transient`](crate::inbox::consumer::HandlerError::transient) errors do not count.
+    pub fn attempts_max(mut self, attempts: u32) -> Self {
+        self.attempts_max = attempts.max(1);
         self
     }
 
     /// Exponential backoff after a failure: the first pause and the longest. Default: 50 ms to 30 s.
-    pub fn pause(mut self, first: Duration, longest: Duration) -> Self {
+    pub fn backoff(mut self, first: Duration, max: Duration) -> Self {
         let first = first.max(Duration::from_millis(1));
-        self.pause = Backoff::new(first, longest.max(first));
+        self.backoff = Backoff::new(first, max.max(first));
         self
     }
 
@@ -101,8 +101,8 @@ impl PipelineOptions {
 
     /// After so many dead letters in a row the transform is to blame, not the messages, and the pipeline stops before
     /// the next one. Default: 8.
-    pub fn dead_in_a_row_max(mut self, messages: u32) -> Self {
-        self.dead_in_a_row_max = messages.max(1);
+    pub fn dead_letters_in_a_row_max(mut self, messages: u32) -> Self {
+        self.dead_letters_in_a_row_max = messages.max(1);
         self
     }
     /// How long a transform in flight may take to finish after a stop. Default: twenty seconds. Then it is dropped, and

@@ -141,10 +141,10 @@ impl<T: Transform> Pipeline<T> {
         // Opened once, so that a configuration error shows up here.
         drop(KafkaProducer::open(&sink.transactional(&ids[0])).map_err(|error| setup(&error))?);
         let consumer: BaseConsumer = source.consumer().create().map_err(|error| setup(&error))?;
-        shutdown::aside(move || drop(consumer));
+        shutdown::on_own_thread(move || drop(consumer));
         let (stop, _) = watch::channel(false);
         Ok(Self {
-            batch: AdaptiveBatch::new(options.batch_max, options.tries_max),
+            batch: AdaptiveBatch::new(options.batch_max, options.attempts_max),
             transform: Arc::new(transform),
             engine: Open::default(),
             filled: false,
@@ -181,7 +181,7 @@ impl<T: Transform> Pipeline<T> {
     }
 
     async fn work(&mut self, stopped: &mut watch::Receiver<bool>) -> Result<(), PipelineError> {
-        let mut pause = self.options.pause.first;
+        let mut pause = self.options.backoff.first;
         while !*stopped.borrow() {
             let turn = match self.turn(stopped).await {
                 Err(PipelineError::Source(error)) if error.may_retry() => {
@@ -191,11 +191,11 @@ impl<T: Transform> Pipeline<T> {
                 turn => turn?,
             };
             match turn {
-                Turn::Well => pause = self.options.pause.first,
+                Turn::Well => pause = self.options.backoff.first,
                 Turn::On => {}
                 Turn::Later => {
                     self.back_off(pause, stopped).await?;
-                    pause = self.options.pause.next(pause);
+                    pause = self.options.backoff.next(pause);
                 }
             }
         }
@@ -311,7 +311,7 @@ impl<T: Transform> Pipeline<T> {
         let Some(topic) = &self.options.dead_letters else {
             return Err(PipelineError::Poison { place, error });
         };
-        if self.dead_in_a_row >= self.options.dead_in_a_row_max {
+        if self.dead_in_a_row >= self.options.dead_letters_in_a_row_max {
             return Err(PipelineError::AllFail { in_a_row: self.dead_in_a_row, place, error });
         }
         tracing::warn!(error, place, "a message cannot be transformed; it goes to the dead-letter topic");

@@ -29,7 +29,7 @@ impl Open {
 impl Drop for Open {
     fn drop(&mut self) {
         if let Some(engine) = self.0.take() {
-            shutdown::aside(move || drop(engine));
+            shutdown::on_own_thread(move || drop(engine));
         }
     }
 }

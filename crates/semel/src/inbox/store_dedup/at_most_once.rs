@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::guard_result::{not_recorded, refused};
 use super::{Dedup, Work, WorkAttempt, done};
 use crate::crash;
-use crate::inbox::consumer::{Handler, HandlerError, Message};
+use crate::inbox::consumer::{Handler, HandlerError, Message, OnBrokenCall};
 use crate::store::Store;
 
 /// At most once: **a crash between mark and effect loses the effect**. The message is first marked as handled; whatever
@@ -65,7 +65,7 @@ impl<S: Store, W: Work> Handler for AtMostOnce<S, W> {
     }
 
     /// The message is marked: a second call would report it as handled.
-    fn gives_up_at_once(&self) -> bool {
-        true
+    fn on_broken_call(&self) -> OnBrokenCall {
+        OnBrokenCall::DeadLetter
     }
 }

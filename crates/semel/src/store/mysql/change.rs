@@ -27,7 +27,7 @@ impl Server {
         asks: &mut [Ask<Finishing, Finished>],
     ) -> Result<(), Failure> {
         if let [ask] = asks
-            && ask.tries == 0
+            && ask.attempts == 0
             && self.finish_one(session, &ask.request).await?
         {
             ask.answer = Some(Ok(Finished::Recorded));
@@ -47,8 +47,8 @@ impl Server {
             };
             let before = match locked.rows.get(&ticket.id).map(row::head) {
                 Some(Ok(before)) => before,
-                Some(Err(trouble)) => {
-                    answers.push(Some(Err(self.unreadable(&trouble))));
+                Some(Err(error)) => {
+                    answers.push(Some(Err(self.unreadable(&error))));
                     continue;
                 }
                 None => {
@@ -94,7 +94,7 @@ impl Server {
         match session.run(sql).await {
             Ok(brought) => Ok(brought.first().is_some_and(|brought| brought.matched > 0)),
             // Another transaction has the row locked: tried again without waiting for it.
-            Err(failed) if failed.trouble.is_lock() => Ok(false),
+            Err(failed) if failed.error.is_lock() => Ok(false),
             Err(failed) => Err(self.failure(&failed, Some(0))),
         }
     }
@@ -113,8 +113,8 @@ impl Server {
             let event = StepEvent::Renew { owner: ticket.owner, epoch: ticket.epoch, lease_ms: *lease_ms };
             let before = match locked.rows.get(&ticket.id).map(row::head) {
                 Some(Ok(before)) => before,
-                Some(Err(trouble)) => {
-                    answers.push(Some(Err(self.unreadable(&trouble))));
+                Some(Err(error)) => {
+                    answers.push(Some(Err(self.unreadable(&error))));
                     continue;
                 }
                 None => {
@@ -154,8 +154,8 @@ impl Server {
             let (id, decide) = &ask.request;
             let before = match locked.rows.get(id).map(row::head) {
                 Some(Ok(before)) => before,
-                Some(Err(trouble)) => {
-                    answers.push(Some(Err(self.unreadable(&trouble))));
+                Some(Err(error)) => {
+                    answers.push(Some(Err(self.unreadable(&error))));
                     continue;
                 }
                 None => {

@@ -32,7 +32,7 @@ const CONFLICTS_MAX: u32 = 5;
 const CONFLICT_TIME: Duration = Duration::from_millis(200);
 
 /// Tries after which a claim whose row is locked by an open transaction is answered "in flight".
-const PEEK_TRIES: u32 = 6;
+const PEEK_AFTER_ATTEMPTS: u32 = 6;
 
 pub(super) type ClaimAsk = Ask<Claim, Claimed>;
 
@@ -70,7 +70,7 @@ impl Server {
         let sql = match self.claim_text(session, asks).await {
             Ok(sql) => sql,
             // Another transaction is inserting this operation's name: all are retried, and find it then.
-            Err(failed) if failed.trouble.is_lock() => return Ok(Vec::new()),
+            Err(failed) if failed.error.is_lock() => return Ok(Vec::new()),
             Err(failed) => return Err(self.failure(&failed, None)),
         };
         let mut conflicts = 0;
@@ -81,11 +81,11 @@ impl Server {
                 Err(failed) => failed,
             };
             session.roll_back().await;
-            if failed.trouble.is_lock() {
+            if failed.error.is_lock() {
                 // A lone claim is retried, and then sees the row that was in the way. If it waited for a lock twice,
                 // the lock is on a gap, not on a row, and its transaction may be running the intent.
                 if let [ask] = &mut *asks {
-                    if begun.elapsed() >= CONFLICT_TIME && ask.tries > 0 {
+                    if begun.elapsed() >= CONFLICT_TIME && ask.attempts > 0 {
                         let now = self.now(session).await.unwrap_or_else(|_| about_now());
                         ask.answer = Some(Ok(in_flight(&ask.request, now)));
                     }
@@ -103,7 +103,7 @@ impl Server {
         let rows = brought.into_iter().next_back().map(|brought| brought.rows).unwrap_or_default();
         let mut found = HashMap::with_capacity(rows.len());
         for row in rows {
-            let id = row::record_id(&row).map_err(|trouble| trouble.failure(&self.name, Fate::InDoubt))?;
+            let id = row::record_id(&row).map_err(|error| error.failure(&self.name, Fate::InDoubt))?;
             found.insert(id, row);
         }
         let mut again = Vec::new();
@@ -122,11 +122,11 @@ impl Server {
             };
             let (record, now, base) = match read() {
                 Ok(read) => read,
-                Err(trouble) => {
+                Err(error) => {
                     // Already committed. A row of another owner existed before; any other row may be this claim's.
                     let others = row::owner(row).is_ok_and(|owner| owner != claim.owner);
                     let fate = if others { Fate::NotApplied } else { Fate::InDoubt };
-                    ask.answer = Some(Err(self.explain(&trouble, fate)));
+                    ask.answer = Some(Err(self.explain(&error, fate)));
                     continue;
                 }
             };
@@ -200,8 +200,8 @@ impl Server {
                 (Some(record), _) => record,
                 (None, Some(row)) => match row::record(row, claim.intent.clone()) {
                     Ok(record) => record,
-                    Err(trouble) => {
-                        answers.push((*n, Err(self.unreadable(&trouble))));
+                    Err(error) => {
+                        answers.push((*n, Err(self.unreadable(&error))));
                         continue;
                     }
                 },
@@ -230,7 +230,7 @@ impl Server {
     /// A claim that was retried often enough is locked by an open transaction: answered "in flight". What that
     /// transaction has written so far is read for this answer only; it may never be committed.
     async fn peek(&self, session: &mut Session, asks: &mut [ClaimAsk]) -> Result<(), Failure> {
-        for ask in asks.iter_mut().filter(|ask| ask.answer.is_none() && ask.tries >= PEEK_TRIES) {
+        for ask in asks.iter_mut().filter(|ask| ask.answer.is_none() && ask.attempts >= PEEK_AFTER_ATTEMPTS) {
             let id = literal::bytes(ask.request.intent.id().as_bytes());
             let sql = PEEK.fill(&[("id", &id), ("clock", &self.clock)]);
             // If this fails, nothing of the batch is lost: the claim is retried.
@@ -248,8 +248,8 @@ impl Server {
     }
 
     /// A locked row that cannot be parsed concerns one request, and nothing is written to it.
-    pub(super) fn unreadable(&self, trouble: &MysqlError) -> StoreError {
-        self.explain(trouble, Fate::NotApplied)
+    pub(super) fn unreadable(&self, error: &MysqlError) -> StoreError {
+        self.explain(error, Fate::NotApplied)
     }
 }
 

@@ -49,7 +49,7 @@ impl Server {
             Ok(locked) => Ok(Some(locked)),
             Err(failed) => {
                 session.roll_back().await;
-                if failed.trouble.is_lock() { Ok(None) } else { Err(self.failure(&failed, None)) }
+                if failed.error.is_lock() { Ok(None) } else { Err(self.failure(&failed, None)) }
             }
         }
     }

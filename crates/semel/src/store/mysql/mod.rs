@@ -93,7 +93,7 @@ impl MysqlStore {
 
     async fn open_with(options: MysqlOptions, url: &str) -> Result<Self, StoreError> {
         let (options, dial, name) = options.with_url(url)?;
-        let mut session = dial.open().await.map_err(|trouble| trouble.explain(&name, Fate::NotApplied))?;
+        let mut session = dial.open().await.map_err(|error| error.explain(&name, Fate::NotApplied))?;
         let status = probe::check(&mut session, &name).await?;
         for warning in &status.warnings {
             tracing::warn!(server = name, "{warning}");
@@ -213,7 +213,7 @@ impl Executor for Server {
     const CLAIMS_MAY_REPEAT: bool = true;
 
     async fn connect(&self) -> Result<Session, Failure> {
-        self.dial.open().await.map_err(|trouble| trouble.failure(&self.name, Fate::NotApplied))
+        self.dial.open().await.map_err(|error| error.failure(&self.name, Fate::NotApplied))
     }
 
     fn is_open(&self, session: &Session) -> bool {
@@ -255,7 +255,7 @@ impl Executor for Server {
 
 impl Server {
     async fn make_ready(&self, session: &mut Session) -> Result<(), Failure> {
-        session.ready().await.map_err(|trouble| trouble.failure(&self.name, Fate::NotApplied))
+        session.ready().await.map_err(|error| error.failure(&self.name, Fate::NotApplied))
     }
 }
 

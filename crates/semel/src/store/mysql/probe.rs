@@ -27,9 +27,9 @@ pub(super) struct ServerStatus {
 
 /// Reads the server's settings. A setting that cannot work is an error, one that weakens a promise is a warning.
 pub(super) async fn check(session: &mut Session, server: &str) -> Result<ServerStatus, StoreError> {
-    let explain = |trouble: MysqlError| trouble.explain(server, Fate::NotApplied);
+    let explain = |error: MysqlError| error.explain(server, Fate::NotApplied);
     let asked = format!("SHOW GLOBAL VARIABLES WHERE Variable_name IN ({ASKED})");
-    let brought = session.run(asked).await.map_err(|failed| explain(failed.trouble))?;
+    let brought = session.run(asked).await.map_err(|failed| explain(failed.error))?;
     let mut found = HashMap::new();
     for row in brought.into_iter().flat_map(|brought| brought.rows) {
         let (name, value): (String, String) = (

@@ -27,7 +27,7 @@ const READERS: usize = 2;
 /// Records a sweep deletes in one transaction.
 const SWEEP_CHUNK: usize = 250;
 /// How often a sweep tries again when all records it found are locked, and after which pause.
-const SWEEP_TRIES: usize = 5;
+const SWEEP_ATTEMPTS_MAX: usize = 5;
 const SWEEP_PAUSE: Duration = Duration::from_millis(5);
 
 /// A pool of connections, opened when they are needed.
@@ -52,12 +52,12 @@ impl Readers {
         let Ok(Ok(_permit)) = tokio::time::timeout(self.wait, self.permits.acquire()).await else {
             return Err(queue_full(READERS));
         };
-        let explain = |trouble: &MysqlError| self.server.explain(trouble, Fate::NotApplied);
-        let mut tries = 0;
+        let explain = |error: &MysqlError| self.server.explain(error, Fate::NotApplied);
+        let mut attempts = 0;
         loop {
-            tries += 1;
-            let mut session = self.take().await.map_err(|trouble| explain(&trouble))?;
-            session.ready().await.map_err(|trouble| explain(&trouble))?;
+            attempts += 1;
+            let mut session = self.take().await.map_err(|error| explain(&error))?;
+            session.ready().await.map_err(|error| explain(&error))?;
             let (mut session, read) = run(session).await;
             if read.is_err() {
                 session.roll_back().await;
@@ -67,8 +67,8 @@ impl Readers {
             }
             match read {
                 Ok(read) => return Ok(read),
-                Err(Failed { trouble: MysqlError::Lost(_), .. }) if tries < 2 => {}
-                Err(Failed { trouble, .. }) => return Err(explain(&trouble)),
+                Err(Failed { error: MysqlError::Lost(_), .. }) if attempts < 2 => {}
+                Err(Failed { error, .. }) => return Err(explain(&error)),
             }
         }
     }
@@ -164,7 +164,7 @@ impl Server {
     }
 
     async fn sweep_chunk(&self, session: &mut Session, limit: usize) -> Result<usize, Failed> {
-        for _ in 0..SWEEP_TRIES {
+        for _ in 0..SWEEP_ATTEMPTS_MAX {
             match self.sweep_some(session, limit).await? {
                 // Another sweep has locked them all; later ones may still be free.
                 None => tokio::time::sleep(SWEEP_PAUSE).await,

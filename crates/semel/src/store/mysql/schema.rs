@@ -44,7 +44,7 @@ pub(super) async fn create_or_upgrade(session: &mut Session, server: &str) -> Re
 
 /// The stored lineage.
 pub(super) async fn lineage(session: &mut Session, server: &str) -> Result<[u8; 16], StoreError> {
-    read_lineage(session).await.map_err(|failed| failed.trouble.explain(server, Fate::NotApplied))
+    read_lineage(session).await.map_err(|failed| failed.error.explain(server, Fate::NotApplied))
 }
 
 pub(super) async fn read_lineage(session: &mut Session) -> Result<[u8; 16], Failed> {
@@ -59,10 +59,10 @@ pub(super) async fn read_lineage(session: &mut Session) -> Result<[u8; 16], Fail
 /// Gives the data a new lineage: what is kept elsewhere under the old one is ignored from then on.
 pub(super) async fn new_lineage(url: &str) -> Result<[u8; 16], StoreError> {
     let (_, dial, name) = super::MysqlOptions::default().with_url(url)?;
-    let mut session = dial.open().await.map_err(|trouble| trouble.explain(&name, Fate::NotApplied))?;
+    let mut session = dial.open().await.map_err(|error| error.explain(&name, Fate::NotApplied))?;
     let digits = crate::store::Lineage::random();
     let update = format!("UPDATE semel_meta SET lineage = X'{digits}' WHERE only_row = 1");
-    session.run(update).await.map_err(|failed| failed.trouble.explain(&name, Fate::InDoubt))?;
+    session.run(update).await.map_err(|failed| failed.error.explain(&name, Fate::InDoubt))?;
     let made = lineage(&mut session, &name).await?;
     session.close().await;
     Ok(made)

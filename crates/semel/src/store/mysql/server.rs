@@ -37,26 +37,24 @@ impl Server {
         Self { name, dial, clock, packet_bytes, operations: Mutex::default() }
     }
 
-    pub(super) fn explain(&self, trouble: &MysqlError, fate: Fate) -> StoreError {
-        trouble.explain(&self.name, fate)
+    pub(super) fn explain(&self, error: &MysqlError, fate: Fate) -> StoreError {
+        error.explain(&self.name, fate)
     }
 
     /// What a failed packet means for its requests. `commit` is the number of the statement that commits; `None` if
     /// none does.
     pub(super) fn failure(&self, failed: &Failed, commit: Option<usize>) -> Failure {
-        let Failed { trouble, done } = failed;
+        let Failed { error, done } = failed;
         let fate = match commit {
             None => Fate::NotApplied,
             // Refused before the commit, or by the commit for a reason that rolls it back.
-            Some(commit) => match trouble {
+            Some(commit) => match error {
                 MysqlError::Refused { .. } if *done < commit => Fate::NotApplied,
-                MysqlError::Refused { .. } if *done == commit && trouble.is_before_commit() => {
-                    Fate::NotApplied
-                }
+                MysqlError::Refused { .. } if *done == commit && error.is_before_commit() => Fate::NotApplied,
                 _ => Fate::InDoubt,
             },
         };
-        trouble.failure(&self.name, fate)
+        error.failure(&self.name, fate)
     }
 
     /// The number of an operation, created if it is new. Names are never deleted.

@@ -41,13 +41,13 @@ pub(crate) struct Brought {
 /// A packet that failed, and how many of its statements were executed before.
 #[derive(Debug)]
 pub(crate) struct Failed {
-    pub(crate) trouble: MysqlError,
+    pub(crate) error: MysqlError,
     pub(super) done: usize,
 }
 
 impl From<MysqlError> for Failed {
-    fn from(trouble: MysqlError) -> Self {
-        Self { trouble, done: 0 }
+    fn from(error: MysqlError) -> Self {
+        Self { error, done: 0 }
     }
 }
 
@@ -81,7 +81,7 @@ impl Session {
         let set = "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', \
                    innodb_lock_wait_timeout = 1, autocommit = 1; \
                    SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED";
-        self.run(set.to_owned()).await.map(drop).map_err(|failed| failed.trouble)
+        self.run(set.to_owned()).await.map(drop).map_err(|failed| failed.error)
     }
 
     /// Lets statements take so long from now on; how long they could before.
@@ -143,9 +143,9 @@ impl Session {
         let limit = self.dial.statement_timeout;
         let executed = bounded(limit, execute, || MysqlError::Silent(limit.as_millis())).await;
         self.used = Instant::now();
-        let Err(trouble) = executed else { return Ok(all) };
-        self.open = !trouble.needs_new_connection();
-        Err(Failed { trouble, done: all.len() })
+        let Err(error) = executed else { return Ok(all) };
+        self.open = !error.needs_new_connection();
+        Err(Failed { error, done: all.len() })
     }
 
     /// Rolls back. Dropping the connection would do the same.

@@ -26,7 +26,7 @@ const OPERATIONS_MAX: usize = 10_000;
 const OUTCOME_BYTES_MAX: i32 = 64 << 10;
 /// Tries after which a claim whose key is locked by another transaction is answered "in flight". Another batch has the
 /// lock for one commit, a user's transaction for any length of time; about 20 ms distinguish the two.
-const LOCKED_TRIES_MAX: u32 = 5;
+const LOCKED_ATTEMPTS_MAX: u32 = 5;
 
 /// The statements, so that a test can plant a bug in one.
 #[derive(Clone, Copy)]
@@ -74,7 +74,7 @@ impl Batches {
         let missing: BTreeSet<&str> = {
             let mut known = self.operations();
             // A request that is retried may have met a cached name that is not in the table any more.
-            for ask in asks.iter().filter(|ask| ask.tries > 1) {
+            for ask in asks.iter().filter(|ask| ask.attempts > 1) {
                 known.remove(ask.request.intent.operation().as_str());
             }
             let names = asks.iter().map(|ask| ask.request.intent.operation().as_str());
@@ -373,7 +373,7 @@ fn answered(ask: &Ask<Claim, Claimed>, part: i32, row: &Row) -> Result<Option<Cl
             lease_until: time(row, "lease_until")?,
             other_recipe: column(row, "flag")?,
         })),
-        _ if ask.tries >= LOCKED_TRIES_MAX => Some(in_flight(claim, time(row, "now")?)),
+        _ if ask.attempts >= LOCKED_ATTEMPTS_MAX => Some(in_flight(claim, time(row, "now")?)),
         _ => None,
     })
 }

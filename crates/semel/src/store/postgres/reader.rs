@@ -26,7 +26,7 @@ const WINDOW_ROWS_MAX: i64 = 50_000;
 /// Records one statement deletes.
 const SWEEP_CHUNK: usize = 500;
 /// How often to try again while another sweep is running, and the pause between tries.
-const SWEEP_TRIES: u32 = 40;
+const SWEEP_ATTEMPTS_MAX: u32 = 40;
 const SWEEP_PAUSE: Duration = Duration::from_millis(25);
 
 /// One connection for many concurrent reads: they are pipelined, without waiting for answers.
@@ -163,7 +163,7 @@ impl Reader {
 
     /// Deletes up to `limit` expired records, a chunk at a time; claims run in between.
     pub(super) async fn sweep(&self, limit: usize) -> Result<usize, PostgresError> {
-        let (mut swept, mut tries) = (0, 0);
+        let (mut swept, mut attempts) = (0, 0);
         while swept < limit {
             let chunk = (limit - swept).min(SWEEP_CHUNK);
             let session = self.session().await?;
@@ -180,9 +180,9 @@ impl Reader {
                     }
                 }
                 // Another sweep is running: what it deletes, we need not.
-                Err(_) if tries >= SWEEP_TRIES => break,
+                Err(_) if attempts >= SWEEP_ATTEMPTS_MAX => break,
                 Err(_) => {
-                    tries += 1;
+                    attempts += 1;
                     tokio::time::sleep(SWEEP_PAUSE).await;
                 }
             }

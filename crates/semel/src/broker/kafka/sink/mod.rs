@@ -28,7 +28,7 @@ use self::known_keys::KnownKeys;
 use self::rounds::Rounds;
 use crate::broker::kafka::producer::{self, Batch, KafkaProducer, Report};
 use crate::outbox::Event;
-use crate::sink::publish_results::{PublishResults, held_back, overtaken};
+use crate::sink::publish_results::{PublishResults, blocked, overtaken};
 use crate::sink::{DeliverySemantics, Guarantee, Published, Sink, SinkError};
 
 pub(crate) mod error_class;
@@ -105,8 +105,8 @@ impl KafkaSink {
         let mut sent = vec![true; round.len()];
         let mut stale = false;
         for (index, &n) in round.iter().enumerate() {
-            let failed = match answers.is_held(n) {
-                true => Some(held_back()),
+            let failed = match answers.is_blocked(n) {
+                true => Some(blocked()),
                 false => match queue(producer, &self.options, &events[n], &batch, index, until).await {
                     Ok(()) => None,
                     Err(code) => {
@@ -182,9 +182,9 @@ impl Sink for KafkaSink {
             let mut doubted = HashSet::new();
             for (n, report) in reports {
                 let key = events[n].ordered_by().map(|key| (events[n].topic(), key));
-                let held = answers.is_held(n) || key.is_some_and(|key| doubted.contains(&key));
+                let is_blocked = answers.is_blocked(n) || key.is_some_and(|key| doubted.contains(&key));
                 match report {
-                    Ok(()) if held => answers.set(n, overtaken()),
+                    Ok(()) if is_blocked => answers.set(n, overtaken()),
                     Ok(()) => {
                         self.known_keys.add(&events[n]);
                         answers.set(n, Published::Confirmed);
@@ -199,9 +199,9 @@ impl Sink for KafkaSink {
                         doubted.extend(key);
                         rounds.again(n);
                     }
-                    Err(code) if held => match error_class::of(code, self.options.missing) {
+                    Err(code) if is_blocked => match error_class::of(code, self.options.missing) {
                         ErrorClass::Maybe => answers.set(n, overtaken()),
-                        _ => answers.set(n, held_back()),
+                        _ => answers.set(n, blocked()),
                     },
                     Err(code) => {
                         if is_unknown_topic(code) {

@@ -143,7 +143,7 @@ impl Drop for KafkaSource {
     fn drop(&mut self) {
         // Closing waits for the broker.
         if let Some(reader) = self.reader.take() {
-            shutdown::aside(move || drop(reader));
+            shutdown::on_own_thread(move || drop(reader));
         }
     }
 }

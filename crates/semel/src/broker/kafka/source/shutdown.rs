@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 /// Runs `work`, and returns whether it ended in time. It goes on in any case.
 pub(crate) async fn close(within: Duration, work: impl FnOnce() + Send + 'static) -> bool {
     let (sender, closed) = oneshot::channel();
-    aside(move || {
+    on_own_thread(move || {
         work();
         let _ = sender.send(());
     });
@@ -17,7 +17,7 @@ pub(crate) async fn close(within: Duration, work: impl FnOnce() + Send + 'static
 }
 
 /// Runs `work` without waiting. If no thread can be started, dropping the closure closes the client here.
-pub(crate) fn aside(work: impl FnOnce() + Send + 'static) {
+pub(crate) fn on_own_thread(work: impl FnOnce() + Send + 'static) {
     let _ = thread::Builder::new().name("semel-kafka-end".to_owned()).spawn(work);
 }
 

@@ -47,7 +47,7 @@ impl RabbitmqSourceOptions {
     }
 
     /// Prefetch: most messages that the broker sends without an ack. 4,000, as many as a consumer has in flight, those
-    /// of failing keys included (twice [`held_max`](crate::inbox::consumer::ConsumerOptions::held_max)). With fewer,
+    /// of failing keys included (twice [`in_flight_max`](crate::inbox::consumer::ConsumerOptions::in_flight_max)). With fewer,
     /// waiting keys fill it sooner, and then nothing else arrives.
     pub fn prefetch(mut self, messages: u16) -> Self {
         // Zero would mean no limit.

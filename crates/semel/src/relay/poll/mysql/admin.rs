@@ -143,7 +143,7 @@ impl PollDatabase for MysqlTables {
         let mut session = open.map_err(|error| error.explain(&self.server, Fate::NotApplied))?;
         let brought = session.run(fill_mysql(&text, &values)).await;
         session.close().await;
-        let brought = brought.map_err(|failed| failed.trouble.explain(&self.server, Fate::InDoubt))?;
+        let brought = brought.map_err(|failed| failed.error.explain(&self.server, Fate::InDoubt))?;
         Ok(brought.iter().flat_map(|brought| &brought.rows).map(T::from_row).collect::<Result<_, _>>()?)
     }
 
@@ -153,13 +153,13 @@ impl PollDatabase for MysqlTables {
         for (at, (right, sql)) in NEEDED.iter().enumerate() {
             match leased.session.run((*sql).to_owned()).await {
                 Ok(_) => {}
-                Err(failed) if failed.trouble.number().is_some_and(|number| DENIED.contains(&number)) => {
+                Err(failed) if failed.error.number().is_some_and(|number| DENIED.contains(&number)) => {
                     missing.push(MissingPrivilege {
                         right: (*right).to_owned(),
                         only_to_prune: at + 1 == NEEDED.len(),
                     });
                 }
-                Err(failed) => return Err(failed.trouble.explain(&self.server, Fate::NotApplied).into()),
+                Err(failed) => return Err(failed.error.explain(&self.server, Fate::NotApplied).into()),
             }
         }
         leased.session.close().await;

@@ -65,9 +65,9 @@ impl LeasedMysqlSession {
             first_partition: 0,
         };
         let asked = leased.session.run(START.to_owned()).await;
-        let brought = asked.map_err(|failed| match failed.trouble.number() {
+        let brought = asked.map_err(|failed| match failed.error.number() {
             Some(NO_SUCH_TABLE) => no_outbox(&outbox.server),
-            _ => failed.trouble.explain(&outbox.server, Fate::NotApplied),
+            _ => failed.error.explain(&outbox.server, Fate::NotApplied),
         })?;
         for row in brought.iter().flat_map(|brought| &brought.rows) {
             known_version(get(row, 3)?)?;
@@ -97,7 +97,7 @@ impl LeasedMysqlSession {
             Ok(brought) => return Ok(brought),
             Err(failed) => failed,
         };
-        Err(failed.trouble.explain(&self.outbox.server, Fate::InDoubt).into())
+        Err(failed.error.explain(&self.outbox.server, Fate::InDoubt).into())
     }
 
     pub(super) async fn rows(&mut self, text: &str) -> Result<Vec<MySqlRow>, OutboxReaderError> {
