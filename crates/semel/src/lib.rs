@@ -42,12 +42,12 @@
 //! | [`store`] | where it is remembered: the [`Store`](store::Store) seam, memory, SQLite, PostgreSQL, MySQL, Redis, and [protection](store::protect) around any of them |
 //! | [`guard`] | how it is enforced: claim → run → finish → replay |
 //! | [`recover`] | recovery: uncertain intents looked up, expired records swept |
-//! | `tx` | the strongest mode: once inside your own transaction, phases, commands (a SQL feature) |
+//! | `tx` | the strongest mode: once inside your own transaction, phases, commands (features `sqlite`, `postgres`, `mysql`) |
 //! | `blocking` | everything that runs in your transaction, for `rusqlite` (feature `sqlite`) |
-//! | `outbox` | events published if and only if your transaction commits (a SQL feature) |
-//! | `relay` | from the outbox to the sink: nothing lost, order per key kept (a SQL feature) |
-//! | `inbox` | each message handled once, in your transaction or [over any store](inbox::store_dedup); the webhook receiver (feature `webhook-receiver`) |
-//! | `sink` | where events go: the seam to a broker, one guarantee each |
+//! | [`outbox`] | events published if and only if your transaction commits (to append them: as `tx`) |
+//! | `relay` | from the outbox to the sink: nothing lost, order per key kept (as `tx`) |
+//! | [`inbox`] | each message handled once, in your transaction (as `tx`) or [over any store](inbox::store_dedup); the webhook receiver (feature `webhook-receiver`) |
+//! | [`sink`], [`source`] | where events go and messages come from: the seams to a broker (features `kafka`, `rabbitmq`, `nats`, `sqs`, `redis`, `webhook`) |
 //! | `http` | the same for HTTP: a tower layer, and the client (features `http`, `client`) |
 //! | [`observe`] | every metric and span name |
 //! | `#[idempotent]` | all of it as one attribute on a function or a handler (feature `macros`) |
@@ -61,7 +61,7 @@
 //! - Anything beyond retention: after it a retry is a new intent, unless its key is time-ordered and refused.
 //! - That work is cancelled: once claimed, it runs to its end.
 //!
-//! The failure windows, one by one, are in `docs/guarantees.md`.
+//! The failure windows, one by one, are in `docs/guarantees.md`; all features are in the crate's README.
 
 #[cfg(feature = "macros")]
 #[doc(hidden)]
@@ -69,7 +69,6 @@ pub mod attribute;
 mod backoff;
 #[cfg(feature = "sqlite")]
 pub mod blocking;
-#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 mod broker;
 #[cfg(feature = "conformance")]
 pub mod conformance;
@@ -77,43 +76,29 @@ pub mod crash;
 pub mod guard;
 #[cfg(feature = "http")]
 pub mod http;
-#[cfg(all(
-    any(feature = "sqlite", feature = "postgres", feature = "mysql"),
-    any(feature = "webhook", feature = "forward")
-))]
+#[cfg(any(feature = "webhook", feature = "forward"))]
 mod http_post;
-#[cfg(any(
-    feature = "client",
-    all(any(feature = "sqlite", feature = "postgres", feature = "mysql"), feature = "webhook")
-))]
+#[cfg(any(feature = "client", feature = "webhook"))]
 mod in_progress;
-#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 pub mod inbox;
 pub mod intent;
-#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
+#[cfg(feature = "_sql")]
 pub mod migration;
 pub mod observe;
-#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 pub mod outbox;
 pub mod recover;
-#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
+#[cfg(feature = "_sql")]
 pub mod relay;
-#[cfg(all(
-    any(feature = "sqlite", feature = "postgres", feature = "mysql"),
-    any(feature = "webhook", feature = "webhook-receiver")
-))]
+#[cfg(any(feature = "webhook", feature = "webhook-receiver"))]
 mod signature;
-#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 pub mod sink;
-#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 pub mod source;
-#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 mod stop;
 pub mod store;
 mod timeout;
 #[cfg(any(feature = "postgres-tls", feature = "webhook", feature = "forward"))]
 mod tls_roots;
-#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
+#[cfg(feature = "_sql")]
 pub mod tx;
 
 #[cfg(feature = "macros")]

@@ -31,9 +31,7 @@ mod lease;
 mod list;
 mod outcome;
 mod retention;
-#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 pub mod sink;
-#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 pub mod source;
 
 pub use claim::*;

@@ -52,10 +52,7 @@ struct ClaimState {
 
 /// The layer's settings that a handler needs to claim in its own transaction.
 #[derive(Debug)]
-#[cfg_attr(
-    not(any(feature = "sqlite", feature = "postgres", feature = "mysql")),
-    expect(dead_code, reason = "there is no transaction to claim in")
-)]
+#[cfg_attr(not(feature = "_sql"), expect(dead_code, reason = "there is no transaction to claim in"))]
 pub(super) struct Contract {
     pub(super) retention: Retention,
     pub(super) lease: Duration,
@@ -72,10 +69,6 @@ pub(super) struct Contract {
 
 /// In the extensions of a handler's answer: a replay of which only a reference is stored. The layer rebuilds it.
 #[derive(Clone)]
-#[cfg_attr(
-    not(any(feature = "sqlite", feature = "postgres", feature = "mysql")),
-    expect(dead_code, reason = "there is no transaction to claim in")
-)]
 pub(super) struct ByReference(pub(super) Verdict, pub(super) Outcome);
 
 impl ClaimHandle {
@@ -93,10 +86,7 @@ impl ClaimHandle {
     }
 
     /// `None` if the layer itself has claimed.
-    #[cfg_attr(
-        not(any(feature = "sqlite", feature = "postgres", feature = "mysql")),
-        expect(dead_code, reason = "there is no transaction to claim in")
-    )]
+    #[cfg_attr(not(feature = "_sql"), expect(dead_code, reason = "there is no transaction to claim in"))]
     pub(super) fn contract(&self) -> Option<&Contract> {
         self.0.contract.as_ref()
     }

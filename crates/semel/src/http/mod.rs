@@ -63,7 +63,7 @@
 //!   replay is the first answer, whatever the retry says about ranges.
 //! - Trailers of a response are passed on but not stored: a response with trailers leaves "done, body not kept".
 
-#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
+#[cfg(feature = "_sql")]
 mod atomic;
 pub(crate) mod body;
 mod budget;
@@ -95,7 +95,7 @@ mod framework;
 #[path = "bare.rs"]
 mod framework;
 
-#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
+#[cfg(feature = "_sql")]
 pub use atomic::Remembered;
 pub use body::BufferedBody;
 pub use budget::BUFFERED_BYTES_MAX;

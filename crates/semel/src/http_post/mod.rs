@@ -16,6 +16,7 @@ use tokio::time::{Instant, timeout_at};
 use tower_service::Service;
 
 use self::dial::Dial;
+#[cfg(feature = "webhook")]
 use crate::in_progress::is_in_progress;
 use crate::tls_roots;
 
@@ -60,6 +61,7 @@ pub(crate) struct Answer {
 
 impl Answer {
     /// See [`is_in_progress`].
+    #[cfg(feature = "webhook")]
     pub(crate) fn is_in_progress(&self) -> bool {
         is_in_progress(self.status, &self.headers, &self.body)
     }

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::HashSet;
 use std::future::Future;
 
-use super::mark::Mark;
+use super::identity::Mark;
 
 tokio::task_local! {
     static REPEATS: RefCell<HashSet<Mark>>;

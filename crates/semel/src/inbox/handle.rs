@@ -1,14 +1,27 @@
-//! `handle_tx`: mark first, then the effect, one commit.
+//! The inbox of a consumer: mark first, then the effect, one commit.
+
+use std::fmt;
+use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::identity::Identity;
-use super::mark::{self, Mark, Put};
-use super::{Inbox, duplicate_count};
+use super::consumer::HandlerError;
+use super::identity::{self, Identity, IdentityError, Mark};
+use super::mark::{self, Put};
+use super::{WINDOW, duplicate_count, prune};
 use crate::crash;
 use crate::intent::outcome::{Outcome, Verdict};
 use crate::tx::driver::{DriverError, DriverErrorKind, OpenTx, Tx};
 use crate::tx::{Remember, TxError};
+
+/// The inbox of one consumer: the name under which it marks messages it has handled. Cheap to create and to clone.
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct Inbox {
+    consumer: String,
+    results: bool,
+    window: Duration,
+}
 
 /// The result of handling a message.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -59,6 +72,40 @@ impl Marked {
 }
 
 impl Inbox {
+    /// The inbox of the consumer with that name. All processes of one consumer share the name. Two consumers with one
+    /// name would each skip what the other has handled.
+    ///
+    /// # Errors
+    /// If the name is empty, too long, or has control characters.
+    pub fn new(consumer: &str) -> Result<Self, IdentityError> {
+        let consumer = identity::name("a consumer's name", consumer)?;
+        Ok(Self { consumer, results: false, window: WINDOW })
+    }
+
+    /// The consumer's name.
+    pub fn consumer(&self) -> &str {
+        &self.consumer
+    }
+
+    /// Stores the result of handling a message, and returns it when the message is delivered again.
+    pub fn keep_results(mut self) -> Self {
+        self.results = true;
+        self
+    }
+
+    /// Retention of marks: the dedup window. Default: [`WINDOW`]. Must be longer than the broker's retention, or a
+    /// message may be redelivered after its mark was pruned.
+    pub fn window(mut self, window: Duration) -> Self {
+        self.window = window;
+        self
+    }
+
+    /// Deletes one bounded batch of marks older than the window, and returns how many. Use a transaction of its own,
+    /// and repeat after the commit until it returns zero. Marks of other consumers are not touched.
+    pub async fn prune_tx<X: Tx>(&self, tx: &mut X) -> Result<u64, TxError> {
+        Ok(prune::chunk(&mut OpenTx::new(tx)?, &self.consumer, self.window).await?)
+    }
+
     /// Marks the message and runs `work` in the transaction `tx`, unless the message was handled before. On `Ok`
     /// commit, and only then ack it at the broker. On any error roll back: neither effect nor mark remains.
     ///
@@ -182,4 +229,22 @@ fn recalled<T: Remember, E>(kept: Option<Bytes>) -> Result<Handled<T>, TxError<E
     let outcome = Outcome::decode(stored).map_err(unreadable)?;
     let value = T::recall(Verdict::Completed, outcome).map_err(TxError::or_work)?;
     Ok(Handled::Already(Some(value)))
+}
+
+/// A failure to mark is never the message's fault; an error of the work may be.
+impl<E: fmt::Display> From<TxError<E>> for HandlerError {
+    fn from(error: TxError<E>) -> Self {
+        match error {
+            TxError::Work(error) => Self::retry(error),
+            TxError::Value { .. } => Self::retry(error),
+            other => Self::transient(other),
+        }
+    }
+}
+
+#[cfg(feature = "webhook-receiver")]
+impl<T> From<Handled<T>> for super::webhook::Done {
+    fn from(handled: Handled<T>) -> Self {
+        if handled.is_already() { Self::Already } else { Self::Now }
+    }
 }

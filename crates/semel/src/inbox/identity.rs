@@ -116,20 +116,9 @@ impl Identity {
         })
     }
 
-    /// Encodes it for [`from_bytes`](Self::from_bytes).
-    pub(crate) fn to_bytes(&self) -> Vec<u8> {
-        serde_json::json!([self.source, self.lineage, self.id()]).to_string().into_bytes()
-    }
-
-    /// Decodes what [`to_bytes`](Self::to_bytes) wrote.
-    pub(crate) fn from_bytes(bytes: &[u8]) -> Result<Self, Box<dyn std::error::Error + Send + Sync>> {
-        let (source, lineage, id): (String, Option<String>, String) = serde_json::from_slice(bytes)?;
-        Ok(Self { lineage, ..Self::new(&source, &id)? })
-    }
-
     /// The mark stored for one consumer. A UUID of version 7 keeps its time in front, so that marks of messages created
     /// together are neighbours in the index.
-    pub(crate) fn mark(&self, consumer: &str) -> [u8; MARK_BYTES] {
+    pub(crate) fn mark(&self, consumer: &str) -> Mark {
         let mut hash = Sha256::new();
         let mut put = |part: &[u8]| {
             hash.update((part.len() as u64).to_be_bytes());
@@ -159,13 +148,31 @@ impl Identity {
     }
 }
 
+/// As it is stored in a dead letter.
+#[cfg(feature = "_sql")]
+impl Identity {
+    /// Encodes it for [`from_bytes`](Self::from_bytes).
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
+        serde_json::json!([self.source, self.lineage, self.id()]).to_string().into_bytes()
+    }
+
+    /// Decodes what [`to_bytes`](Self::to_bytes) wrote.
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Result<Self, Box<dyn std::error::Error + Send + Sync>> {
+        let (source, lineage, id): (String, Option<String>, String) = serde_json::from_slice(bytes)?;
+        Ok(Self { lineage, ..Self::new(&source, &id)? })
+    }
+}
+
 /// Whether it was generated as a UUID. Thirty-two digits of a counter parse as one, but are not unique.
 fn is_unique(uuid: &Uuid) -> bool {
     uuid.get_variant() == uuid::Variant::RFC4122 && (1..=8).contains(&uuid.get_version_num())
 }
 
+/// What is stored of a message that a consumer has handled.
+pub(crate) type Mark = [u8; MARK_BYTES];
+
 /// Bytes of a mark: among ten million, two collide with a chance of one in 10^24.
-pub(crate) const MARK_BYTES: usize = 16;
+const MARK_BYTES: usize = 16;
 /// The milliseconds in a UUID of version 7. The ten bytes after them distinguish messages of the same millisecond.
 const TIME_BYTES: usize = 6;
 
@@ -188,7 +195,7 @@ mod tests {
 
     const V7: &str = "018f4e1c-7a52-7c1e-9a53-2f2c6f0a1b2c";
 
-    fn mark(consumer: &str, source: &str, lineage: Option<&str>, id: &str) -> [u8; MARK_BYTES] {
+    fn mark(consumer: &str, source: &str, lineage: Option<&str>, id: &str) -> Mark {
         let identity = Identity::new(source, id).unwrap();
         lineage.into_iter().fold(identity, Identity::lineage).mark(consumer)
     }

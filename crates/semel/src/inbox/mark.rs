@@ -6,10 +6,8 @@ use std::sync::LazyLock;
 
 use bytes::Bytes;
 
-use super::identity::{Identity, MARK_BYTES};
+use super::identity::{Identity, Mark};
 use crate::tx::driver::{Dialect, DriverError, DriverErrorKind, OpenTx, Rows, Sql, Tx, Value};
-
-pub(super) type Mark = [u8; MARK_BYTES];
 
 const MARK: Sql = Sql {
     postgres: "SELECT * FROM semel_inbox_mark($1, $2, $3)",
@@ -74,7 +72,7 @@ pub(super) async fn put(
             let rows = tx.run(&MARK, vec![consumer.into(), source.into(), ids().into()]).await?;
             let row = rows.first().ok_or_else(no_row)?;
             let fresh = row.bytes_or_null(1)?.unwrap_or_default();
-            Ok(Put { batch: row.int(0)?, fresh: fresh.chunks(MARK_BYTES).filter_map(mark).collect() })
+            Ok(Put { batch: row.int(0)?, fresh: fresh.chunks(size_of::<Mark>()).filter_map(mark).collect() })
         }
         Dialect::Sqlite => {
             let batch = begin(tx, marks.len(), consumer, source).await?;

@@ -56,6 +56,7 @@ impl Health {
         self.call_since = Some(now);
     }
 
+    #[cfg(feature = "_sql")]
     pub(crate) fn call_left(&mut self) {
         self.call_since = None;
     }

@@ -13,21 +13,12 @@
 #[cfg_attr(not(feature = "redis"), allow(dead_code))]
 mod cache;
 mod guard;
-#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 pub(crate) mod health;
 mod label_values;
 pub mod names;
-#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 pub(crate) mod readings;
 mod set;
-// Without a database there is no inbox, and nothing to receive webhooks for.
-#[cfg_attr(
-    not(all(
-        feature = "webhook-receiver",
-        any(feature = "sqlite", feature = "postgres", feature = "mysql")
-    )),
-    allow(dead_code)
-)]
+#[cfg_attr(not(feature = "webhook-receiver"), allow(dead_code))]
 mod webhook;
 
 pub use prometheus_client::metrics::counter::Counter;
@@ -40,8 +31,5 @@ pub(crate) use cache::{CacheCounters, CacheFill, CacheLook};
 pub use guard::Metrics;
 pub(crate) use guard::{ClaimStatus, FinishStatus, OperationMetrics, Phase, RecoveryStatus};
 pub use set::{GaugeGuard, Labelled, MetricSet, render};
-#[cfg(all(
-    feature = "webhook-receiver",
-    any(feature = "sqlite", feature = "postgres", feature = "mysql")
-))]
+#[cfg(feature = "webhook-receiver")]
 pub(crate) use webhook::{WebhookCounters, WebhookResult};

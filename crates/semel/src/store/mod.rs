@@ -33,13 +33,13 @@ mod any;
 mod batch;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod coalesce;
-#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
+#[cfg(feature = "_sql")]
 mod command;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod connect_backoff;
 mod cursor;
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql", feature = "redis"))]
-#[cfg_attr(not(any(feature = "sqlite", feature = "postgres", feature = "mysql")), allow(dead_code))]
+#[cfg_attr(not(feature = "_sql"), allow(dead_code))]
 pub(crate) mod encoding;
 mod error;
 #[cfg(feature = "conformance")]
@@ -50,12 +50,12 @@ mod locked_elsewhere;
 pub mod memory;
 #[cfg(feature = "mysql")]
 pub mod mysql;
-#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
+#[cfg(feature = "_sql")]
 mod pager;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 pub mod protect;
-#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
+#[cfg(feature = "_sql")]
 mod queue;
 mod record;
 #[cfg(feature = "redis")]
@@ -73,7 +73,7 @@ pub use record::{Decision, Record};
 pub use url::{Migrated, migrate, new_lineage, open, open_existing, schema};
 #[cfg(feature = "redis")]
 pub use url::{behind_cache, open_tiered};
-#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
+#[cfg(feature = "_sql")]
 pub use url::{contract, plan_migration};
 
 /// Most records one [`Store::list`] returns.

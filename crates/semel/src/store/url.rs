@@ -2,7 +2,7 @@
 
 use super::memory::MemoryStore;
 use super::{AnyStore, ErrorKind, Fate, Lineage, StoreError};
-#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
+#[cfg(feature = "_sql")]
 use crate::migration::{Goal, MigrationPlan};
 
 /// Opens the store a URL names; creates its file or tables if they do not exist.
@@ -86,24 +86,24 @@ pub async fn migrate(url: &str) -> Result<Migrated, StoreError> {
         Named::Memory => Err(in_memory()),
         #[cfg(feature = "redis")]
         Named::Redis => super::redis::migrate_url(url).await,
-        #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
+        #[cfg(feature = "_sql")]
         named => Ok(migrate_tables(named, url, Goal::Expand).await?.migrated()),
     }
 }
 
 /// Like [`migrate`], and removes what only older versions of semel use. Call it when none of them is running any more.
-#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
+#[cfg(feature = "_sql")]
 pub async fn contract(url: &str) -> Result<Migrated, StoreError> {
     Ok(migrate_tables(named(url)?, url, Goal::Contract).await?.migrated())
 }
 
 /// What [`migrate`], or with `contract` [`contract`], would do. Changes nothing.
-#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
+#[cfg(feature = "_sql")]
 pub async fn plan_migration(url: &str, contract: bool) -> Result<MigrationPlan, StoreError> {
     migrate_tables(named(url)?, url, Goal::Plan { contract }).await
 }
 
-#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
+#[cfg(feature = "_sql")]
 #[cfg_attr(not(any(feature = "postgres", feature = "mysql")), allow(unused_variables))]
 async fn migrate_tables(named: Named<'_>, url: &str, goal: Goal) -> Result<MigrationPlan, StoreError> {
     match named {

@@ -102,6 +102,7 @@ impl<S> IdempotentClient<S> {
         Prepared::new(request, self.policy(), (self.retries.wall)()).await
     }
 
+    #[cfg(feature = "sqlite")]
     pub(super) fn judged_now(&self) -> Judged {
         Judged::now((self.retries.wall)())
     }

@@ -7,7 +7,6 @@ use std::time::Duration;
 use super::message::Message;
 use crate::inbox::Identity;
 use crate::source::Delivery;
-use crate::tx::TxError;
 
 /// Handles messages: all of a call in one transaction with their marks, or none of them.
 ///
@@ -141,17 +140,6 @@ impl HandlerError {
     /// Whether certainly nothing happened.
     pub fn is_not_applied(&self) -> bool {
         self.not_applied
-    }
-}
-
-/// A failure to mark is never the message's fault; an error of the work may be.
-impl<E: fmt::Display> From<TxError<E>> for HandlerError {
-    fn from(error: TxError<E>) -> Self {
-        match error {
-            TxError::Work(error) => Self::retry(error),
-            TxError::Value { .. } => Self::retry(error),
-            other => Self::transient(other),
-        }
     }
 }
 

@@ -7,7 +7,7 @@ use sha2::{Digest, Sha256};
 
 use crate::inbox::Identity;
 use crate::inbox::consumer::{DeadLetter, Due};
-use crate::inbox::mark::Mark;
+use crate::inbox::identity::Mark;
 use crate::sink::headers;
 use crate::source::{Delivery, Receipt};
 use crate::tx::driver::{DriverError, DriverErrorKind, Row, Value};

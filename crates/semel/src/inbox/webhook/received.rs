@@ -8,7 +8,6 @@ use http::HeaderMap;
 use serde::de::DeserializeOwned;
 
 use super::verifier::Verified;
-use crate::inbox::handle::Handled;
 use crate::inbox::identity::{Identity, IdentityError};
 
 /// An event with a valid signature. Handle it with an [`Inbox`](crate::inbox::Inbox), to which it is the message:
@@ -113,10 +112,4 @@ pub enum Done {
     Already,
     /// Not of interest here. It may be delivered again.
     Ignored,
-}
-
-impl<T> From<Handled<T>> for Done {
-    fn from(handled: Handled<T>) -> Self {
-        if handled.is_already() { Self::Already } else { Self::Now }
-    }
 }
