@@ -220,6 +220,7 @@ mod tests {
         assert_ne!(mark("mail", "p", Some("one"), &counted), mark("mail", "p", Some("two"), &counted));
     }
 
+    #[cfg(feature = "_sql")]
     #[test]
     fn what_was_written_is_read_back() {
         for (id, lineage) in [(V7, None), ("42", Some("cluster\0")), ("a\0\n\"", None)] {

@@ -8,6 +8,7 @@ mod conformance_sqlite;
 #[cfg(feature = "sqlite")]
 mod consumer;
 mod consumer_end;
+#[cfg(feature = "sqlite")]
 mod consumer_window;
 mod guard_doubt;
 mod guard_faults;
@@ -23,13 +24,15 @@ mod planted;
 #[cfg(all(feature = "seal", feature = "zstd"))]
 mod protect;
 mod recover;
+#[cfg(feature = "sqlite")]
 mod relay_drain;
+#[cfg(feature = "sqlite")]
 mod relay_observed;
+#[cfg(feature = "sqlite")]
 mod relay_promise;
+#[cfg(feature = "sqlite")]
 mod relay_transactions;
-#[cfg(feature = "sqlite")]
 mod sink_planted;
-#[cfg(feature = "sqlite")]
 mod source_planted;
 #[cfg(feature = "sqlite")]
 mod sqlite_batch;
