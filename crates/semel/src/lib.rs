@@ -52,7 +52,7 @@
 //! | [`observe`] | every metric and span name |
 //! | `#[idempotent]` | all of it as one attribute on a function or a handler (feature `macros`) |
 //! | [`crash`] | the named points at which tests kill the process |
-//! | `conformance` | the laws every store and every sink passes, exported for their authors |
+//! | `conformance` | the laws every store, sink and source passes, exported for their authors |
 //!
 //! # What semel does not promise
 //!
@@ -73,6 +73,7 @@ mod broker;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 pub mod crash;
+mod fault;
 pub mod guard;
 #[cfg(feature = "http")]
 pub mod http;

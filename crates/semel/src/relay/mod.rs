@@ -51,7 +51,11 @@ mod listing;
 mod metrics;
 mod options;
 mod outbox_reader;
+#[cfg(not(feature = "fault-injection"))]
+#[allow(unreachable_pub)]
+mod parking;
 // Pure, and shared with the simulated outbox.
+#[cfg(feature = "fault-injection")]
 #[doc(hidden)]
 pub mod parking;
 pub mod poll;

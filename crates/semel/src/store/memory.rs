@@ -85,6 +85,7 @@ impl MemoryStore {
     }
 
     /// Decides with another function than [`step`]: planted bugs, for tests. Set it before the store is cloned.
+    #[cfg(feature = "fault-injection")]
     #[doc(hidden)]
     pub fn deciding_with(mut self, step: Decider) -> Self {
         if let Some(inner) = Arc::get_mut(&mut self.inner) {

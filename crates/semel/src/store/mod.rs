@@ -16,7 +16,7 @@
 //! | `encoding` | how SQL stores encode a record |
 //! | `cursor`, `pager` | where a page of a listing ends; how SQL stores fill one |
 //! | `any`, `url` | a store chosen at run time, by its URL |
-//! | `faulty` | fault injection, for tests |
+//! | `faulty` | fault injection, for tests (feature `fault-injection`) |
 
 use std::future::Future;
 use std::sync::Arc;
@@ -42,7 +42,7 @@ mod cursor;
 #[cfg_attr(not(feature = "_sql"), allow(dead_code))]
 pub(crate) mod encoding;
 mod error;
-#[cfg(feature = "conformance")]
+#[cfg(feature = "fault-injection")]
 pub mod faulty;
 mod lineage;
 #[cfg(any(feature = "postgres", feature = "mysql"))]

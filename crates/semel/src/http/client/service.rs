@@ -188,6 +188,7 @@ impl RetryLayer {
     }
 
     /// Replaces the machine's wall clock: for tests and simulations.
+    #[cfg(feature = "fault-injection")]
     #[doc(hidden)]
     pub fn wall_clock(mut self, wall: impl Fn() -> SystemTime + Send + Sync + 'static) -> Self {
         self.wall = Arc::new(wall);

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::backoff::Backoff;
+use crate::fault::Hook;
 use crate::source::Identify;
 
 /// Default of [`attempts_max`](ConsumerOptions::attempts_max).
@@ -29,13 +30,13 @@ pub struct ConsumerOptions {
     pub(super) dead_letter_poll_interval: Duration,
     pub(super) window: Option<Duration>,
     pub(super) prune_interval: Duration,
-    left_out: Option<Mechanism>,
+    left_out: Hook<Mechanism>,
 }
 
 /// The mechanisms that keep healthy keys going while others fail. The simulation disables one to prove that it is
 /// needed.
-#[doc(hidden)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(not(feature = "fault-injection"), allow(unreachable_pub))]
 pub enum Mechanism {
     /// A failure counts if anything was handled since the previous one.
     BlameByTime,
@@ -63,7 +64,7 @@ impl Default for ConsumerOptions {
             dead_letter_poll_interval: Duration::from_secs(5),
             window: None,
             prune_interval: Duration::from_secs(600),
-            left_out: None,
+            left_out: Hook::default(),
         }
     }
 }
@@ -168,13 +169,14 @@ impl ConsumerOptions {
     }
 
     /// Disables a mechanism.
+    #[cfg(feature = "fault-injection")]
     #[doc(hidden)]
     pub fn leaving_out(mut self, mechanism: Mechanism) -> Self {
-        self.left_out = Some(mechanism);
+        self.left_out = mechanism.into();
         self
     }
 
     pub(super) fn has(&self, mechanism: Mechanism) -> bool {
-        self.left_out != Some(mechanism)
+        !self.left_out.is(mechanism)
     }
 }

@@ -423,7 +423,7 @@ impl Leader {
         confirmed: Lsn,
         now: Snapshot,
     ) -> Result<Option<Snapshot>, OutboxReaderError> {
-        if cdc.stream.plant == Some(Plant::AdoptAtOnce) {
+        if cdc.stream.plant.is(Plant::AdoptAtOnce) {
             return Ok(Some(now));
         }
         if let Some((_, barrier)) = self.barrier.filter(|(of, _)| *of == confirmed) {

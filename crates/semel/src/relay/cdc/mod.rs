@@ -68,6 +68,7 @@ mod stream;
 mod table;
 
 pub use check::{Finding, Severity};
+#[cfg(feature = "fault-injection")]
 #[doc(hidden)]
 pub use options::Plant as PlantedBug;
 pub use options::{CdcOutbox, CdcOutboxOptions};

@@ -146,7 +146,7 @@ impl CdcOutboxReader {
 
     async fn find_in_stream(&mut self) -> Result<Option<Batch>, OutboxReaderError> {
         let cdc = self.cdc.clone();
-        let (reached, commit_only) = (&self.reached, cdc.stream.plant == Some(Plant::CommitOnly));
+        let (reached, commit_only) = (&self.reached, cdc.stream.plant.is(Plant::CommitOnly));
         let Some(active) = &mut self.active else { return Ok(None) };
         let (low, done) = (active.group()?.low.clone(), active.position);
         let (mark, has_left_out) = sink_position(reached.as_ref(), done);
@@ -173,7 +173,7 @@ impl CdcOutboxReader {
             self.replace = true;
         }
         let Some(StreamBatch { rows, complete, position }) = read? else { return Ok(None) };
-        if rows.is_empty() || cdc.stream.plant == Some(Plant::AckUnconfirmed) {
+        if rows.is_empty() || cdc.stream.plant.is(Plant::AckUnconfirmed) {
             // There is nothing to publish in it, so all of it is done.
             (active.complete, active.position) =
                 (active.complete.max(complete), active.position.max(position));

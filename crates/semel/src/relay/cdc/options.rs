@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::CdcOutboxReader;
 use super::table::RoutedTable;
+use crate::fault::Hook;
 use crate::relay::outbox_reader::{OutboxReaderError, Rebase};
 use crate::relay::postgres::Outbox;
 use crate::relay::postgres::leased_session::LeasedSession;
@@ -37,12 +38,12 @@ pub(super) struct StreamOptions {
     pub(super) follow_promotions: bool,
     pub(super) warn_bytes: u64,
     pub(super) held_bytes_max: Option<u64>,
-    pub(super) plant: Option<Plant>,
+    pub(super) plant: Hook<Plant>,
 }
 
 /// Bugs that tests plant, to check that they are caught.
-#[doc(hidden)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(not(feature = "fault-injection"), allow(unreachable_pub))]
 pub enum Plant {
     /// Acks what was read before the sink has it.
     AckUnconfirmed,
@@ -153,9 +154,10 @@ impl CdcOutboxOptions {
     }
 
     /// Plants a bug, so that tests can check that it is caught.
+    #[cfg(feature = "fault-injection")]
     #[doc(hidden)]
     pub fn plant(mut self, plant: Plant) -> Self {
-        self.stream.plant = Some(plant);
+        self.stream.plant = plant.into();
         self
     }
 
@@ -167,7 +169,7 @@ impl CdcOutboxOptions {
     }
 
     pub(super) fn unchecked(self) -> Result<CdcOutbox, OutboxReaderError> {
-        let outbox = Arc::new(Outbox::new(self.postgres, self.options, None)?);
+        let outbox = Arc::new(Outbox::new(self.postgres, self.options, Hook::default())?);
         Ok(CdcOutbox { cdc: Arc::new(Cdc { outbox, stream: self.stream }) })
     }
 }
@@ -192,7 +194,7 @@ impl CdcOutbox {
                 follow_promotions: false,
                 warn_bytes: 1 << 30,
                 held_bytes_max: None,
-                plant: None,
+                plant: Hook::default(),
             },
         })
     }

@@ -14,6 +14,7 @@
 use self::statement::{Edit, Statements};
 use super::outbox_reader::OutboxReaderError;
 use super::reader_options::ReaderOptions;
+use crate::fault::Hook;
 use crate::store::postgres::PostgresOptions;
 use crate::store::postgres::connect::Connections;
 use crate::store::{ErrorKind, Fate, StoreError};
@@ -41,10 +42,10 @@ impl Outbox {
     pub(in crate::relay) fn new(
         postgres: PostgresOptions,
         options: ReaderOptions,
-        edit: Option<Edit>,
+        edit: Hook<Edit>,
     ) -> Result<Self, OutboxReaderError> {
         let connections = Connections::new(postgres).map_err(|error| error.not_applied())?;
-        Ok(Self { connections, statements: Statements::new(edit), options })
+        Ok(Self { connections, statements: Statements::new(&edit), options })
     }
 }
 

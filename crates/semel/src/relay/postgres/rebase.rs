@@ -5,6 +5,7 @@ use tokio_postgres::types::ToSql;
 use super::leased_session::{get, system};
 use super::statement::Statements;
 use super::unreadable;
+use crate::fault::Hook;
 use crate::relay::outbox_reader::{OutboxLineage, OutboxReaderError, Rebase};
 use crate::store::postgres::PostgresOptions;
 use crate::store::postgres::connect::Connections;
@@ -15,7 +16,7 @@ pub(in crate::relay) async fn rebase(url: &str, rebase: Rebase) -> Result<(), Ou
     static STORE: Sql = Sql { text: "SELECT lineage::text FROM semel_outbox_meta", types: &[] };
     let postgres = PostgresOptions::from_url(url)?;
     let connections = Connections::new(postgres).map_err(|error| error.not_applied())?;
-    let statements = Statements::new(None);
+    let statements = Statements::new(&Hook::default());
     let (session, _) = connections.session().await.map_err(|error| error.not_applied())?;
     let rows = session.query(&STORE, &[]).await.map_err(|error| error.not_applied())?;
     let row = rows.first().ok_or_else(|| unreadable("semel_outbox_meta is empty"))?;

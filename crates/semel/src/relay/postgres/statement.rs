@@ -2,6 +2,7 @@
 
 use tokio_postgres::types::Type;
 
+use crate::fault::Hook;
 use crate::store::postgres::statement::Sql;
 
 /// Finds transactions that began after `low` if they are few: by the index on xid, then sorted. `+ 0` keeps the planner
@@ -50,10 +51,10 @@ pub(in crate::relay) struct Statements {
 const FENCE: [Type; 2] = [Type::INT2_ARRAY, Type::INT8_ARRAY];
 
 impl Statements {
-    pub(in crate::relay) fn new(edit: Option<Edit>) -> Self {
+    pub(in crate::relay) fn new(edit: &Hook<Edit>) -> Self {
         // Leaks once per opened outbox: a session finds prepared statements by the text's address.
         let sql = |text: &str, types: &[Type]| {
-            let text = edit.map_or_else(|| text.to_owned(), |edit| edit(text));
+            let text = edit.get().map_or_else(|| text.to_owned(), |edit| edit(text));
             Sql { text: text.leak(), types: types.to_vec().leak() }
         };
         let read = |[fresh, order]: [&str; 2]| {

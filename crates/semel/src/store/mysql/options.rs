@@ -11,6 +11,7 @@ use super::error::misconfigured;
 use super::server::CLOCK;
 use super::session::Dial;
 use super::{MysqlStore, StoreError};
+use crate::fault::Hook;
 use crate::store::coalesce::Bounds;
 
 /// Requests in one batch at most: a transaction takes its epochs 1,024 at a time.
@@ -48,7 +49,7 @@ pub struct MysqlOptions {
     connect_timeout: Duration,
     statement_timeout: Duration,
     pub(super) clock: String,
-    rewrite: Option<fn(String) -> String>,
+    rewrite: Hook<fn(String) -> String>,
 }
 
 impl Default for MysqlOptions {
@@ -64,7 +65,7 @@ impl Default for MysqlOptions {
             connect_timeout: Duration::from_secs(5),
             statement_timeout: Duration::from_secs(10),
             clock: CLOCK.to_owned(),
-            rewrite: None,
+            rewrite: Hook::default(),
         }
     }
 }
@@ -116,6 +117,7 @@ impl MysqlOptions {
     }
 
     /// Uses an SQL expression as the clock for leases and expiry: virtual time, for tests.
+    #[cfg(feature = "fault-injection")]
     #[doc(hidden)]
     pub fn clock_sql(mut self, expression: impl Into<String>) -> Self {
         self.clock = expression.into();
@@ -123,9 +125,10 @@ impl MysqlOptions {
     }
 
     /// Changes each statement before it is sent: planted bugs, for tests.
+    #[cfg(feature = "fault-injection")]
     #[doc(hidden)]
     pub fn rewriting(mut self, rewrite: fn(String) -> String) -> Self {
-        self.rewrite = Some(rewrite);
+        self.rewrite = rewrite.into();
         self
     }
 
@@ -186,7 +189,7 @@ impl MysqlOptions {
             connect,
             connect_timeout: self.connect_timeout,
             statement_timeout: self.statement_timeout,
-            rewrite: self.rewrite,
+            rewrite: self.rewrite.clone(),
         };
         Ok((self, dial, name))
     }

@@ -8,19 +8,20 @@ use sqlx::mysql::{MySqlConnectOptions, MySqlRow};
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection, Either, Executor, MySqlConnection};
 
 use super::error::MysqlError;
+use crate::fault::Hook;
 use crate::timeout::bounded;
 
 /// A connection that was idle for longer than this is pinged before it is used: a request sent on a dead connection
 /// would be in doubt without need.
 const TRUSTED: Duration = Duration::from_millis(250);
 
-/// How to connect. A hidden hook rewrites what is sent, so that tests can plant bugs.
+/// How to connect. `rewrite` changes what is sent.
 #[derive(Clone)]
 pub(crate) struct Dial {
     pub(super) connect: MySqlConnectOptions,
     pub(super) connect_timeout: Duration,
     pub(super) statement_timeout: Duration,
-    pub(super) rewrite: Option<fn(String) -> String>,
+    pub(super) rewrite: Hook<fn(String) -> String>,
 }
 
 impl fmt::Debug for Dial {
@@ -121,7 +122,7 @@ impl Session {
     /// Sends statements in one packet and returns their results. An error ends the packet; a transaction it had begun
     /// is still open then.
     pub(crate) async fn run(&mut self, mut sql: String) -> Result<Vec<Brought>, Failed> {
-        if let Some(rewrite) = self.dial.rewrite {
+        if let Some(rewrite) = self.dial.rewrite.get() {
             sql = rewrite(sql);
         }
         let mut all = Vec::new();

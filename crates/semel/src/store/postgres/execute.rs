@@ -10,6 +10,7 @@ use super::error::PostgresError;
 use super::lock;
 use super::row::{self, column, time, unsigned};
 use super::statement::{CLAIM, DECIDE, FINISH, OPERATIONS, RECORD, RENEW, Sql};
+use crate::fault::Hook;
 use crate::intent::identity::{Epoch, IntentId};
 use crate::intent::policy::Retention;
 use crate::intent::state::{Change, State, StepAnswer, step};
@@ -37,8 +38,8 @@ struct Statements {
 }
 
 impl Statements {
-    fn new(edit: Option<fn(&str) -> String>) -> Self {
-        let edited = |sql: &'static Sql| match edit {
+    fn new(edit: &Hook<fn(&str) -> String>) -> Self {
+        let edited = |sql: &'static Sql| match edit.get() {
             None => sql,
             Some(edit) => {
                 let text = Box::leak(edit(sql.text).into_boxed_str());
@@ -57,7 +58,7 @@ pub(super) struct Batches {
 
 impl Batches {
     pub(super) fn new(connections: Arc<Connections>) -> Self {
-        let statements = Statements::new(connections.options.edit);
+        let statements = Statements::new(&connections.options.edit);
         Self { connections, statements, operations: Mutex::default() }
     }
 

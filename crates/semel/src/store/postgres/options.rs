@@ -8,6 +8,7 @@ use tokio_postgres::Config;
 use tokio_postgres::config::SslMode;
 
 use super::PostgresStore;
+use crate::fault::Hook;
 use crate::store::coalesce::Bounds;
 use crate::store::{ErrorKind, Fate, StoreError};
 
@@ -51,7 +52,7 @@ pub struct PostgresOptions {
     pub(super) statement_timeout: Duration,
     pub(super) tls: Tls,
     pub(super) root_cert: Option<PathBuf>,
-    pub(super) edit: Option<fn(&str) -> String>,
+    pub(super) edit: Hook<fn(&str) -> String>,
 }
 
 impl PostgresOptions {
@@ -76,7 +77,7 @@ impl PostgresOptions {
             statement_timeout: Duration::from_secs(10),
             tls: Tls::Prefer,
             root_cert: None,
-            edit: None,
+            edit: Hook::default(),
         };
         options.config.application_name("semel");
         let mut rest = String::new();
@@ -186,9 +187,10 @@ impl PostgresOptions {
     }
 
     /// Changes the statements of claims, outcomes and renewals: planted bugs, for tests.
+    #[cfg(feature = "fault-injection")]
     #[doc(hidden)]
     pub fn edit_sql(mut self, edit: fn(&str) -> String) -> Self {
-        self.edit = Some(edit);
+        self.edit = edit.into();
         self
     }
 

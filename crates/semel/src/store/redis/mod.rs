@@ -120,7 +120,7 @@ impl RedisStore {
         let settings = probe::ask(&connections).await?;
         probe::check(&settings, options.force_eviction)?;
         data_loss_marker::check(&connections, &options).await?;
-        let scripts = Scripts::new(options.edit.as_ref());
+        let scripts = Scripts::new(&options.edit);
         let inner = Inner {
             connections,
             prefix: options.prefix,
@@ -140,12 +140,6 @@ impl RedisStore {
     /// Whether it is a Redis Cluster.
     pub fn is_cluster(&self) -> bool {
         self.inner.connections.is_cluster()
-    }
-
-    /// The text of a script, for the benchmark.
-    #[doc(hidden)]
-    pub fn script_text(&self, name: &str) -> Option<&str> {
-        self.inner.scripts.text(name)
     }
 
     async fn run(

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::script::Edit;
 use super::{RedisStore, data_loss_marker};
+use crate::fault::Hook;
 use crate::store::{ErrorKind, Fate, StoreError};
 
 /// Requests in flight; one more waits, and is refused when it has waited too long.
@@ -44,7 +45,7 @@ pub struct RedisOptions {
     /// Certificate authorities in PEM, instead of the system's.
     #[cfg_attr(not(feature = "redis-tls"), allow(dead_code))]
     pub(super) ca: Option<Vec<u8>>,
-    pub(super) edit: Option<Edit>,
+    pub(super) edit: Hook<Edit>,
 }
 
 impl RedisOptions {
@@ -89,7 +90,7 @@ impl RedisOptions {
             create: false,
             max_age: None,
             ca: None,
-            edit: None,
+            edit: Hook::default(),
         };
         let mut ca = None;
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
@@ -156,9 +157,11 @@ impl RedisOptions {
 
     /// Changes the scripts before they are loaded: tests plant bugs that the conformance suite must find, and set a
     /// clock of their own.
+    #[cfg(feature = "fault-injection")]
     #[doc(hidden)]
     pub fn editing(mut self, edit: impl Fn(&str, String) -> String + Send + Sync + 'static) -> Self {
-        self.edit = Some(std::sync::Arc::new(edit));
+        let edit: Edit = std::sync::Arc::new(edit);
+        self.edit = edit.into();
         self
     }
 

@@ -6,6 +6,7 @@ use redis::{Cmd, Value};
 
 use super::connection::Connections;
 use super::error::{self, Failed};
+use crate::fault::Hook;
 use crate::store::StoreError;
 
 /// Changes the text of the script with that name, for tests.
@@ -29,19 +30,10 @@ pub(super) struct Scripts {
 const BEGIN: &str = include_str!("lua/begin.lua");
 
 impl Scripts {
-    /// The text sent to the server, for benchmarks that bypass this store.
-    pub(super) fn text(&self, name: &str) -> Option<&str> {
-        match name {
-            "claim" => Some(&self.claim.text),
-            "finish" => Some(&self.finish.text),
-            _ => None,
-        }
-    }
-
-    pub(super) fn new(edit: Option<&Edit>) -> Self {
+    pub(super) fn new(edit: &Hook<Edit>) -> Self {
         let deciding = |name: &str, text: &str| {
             let text = format!("{BEGIN}\n{text}");
-            Script::new(match edit {
+            Script::new(match edit.get() {
                 Some(edit) => edit(name, text),
                 None => text,
             })

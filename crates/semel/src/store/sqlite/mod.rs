@@ -17,6 +17,7 @@
 
 use std::fmt;
 use std::path::Path;
+#[cfg(feature = "fault-injection")]
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc as blocking};
 use std::time::Duration;
@@ -37,6 +38,7 @@ use super::{
     Capabilities, Claim, Claimed, Decide, Decided, Filter, Finish, Finished, Lineage, Page, Record, Renewed,
     Store, StoreError, Ticket,
 };
+use crate::fault::Hook;
 use crate::intent::identity::IntentId;
 use crate::intent::policy::StoreTime;
 
@@ -77,7 +79,9 @@ pub struct SqliteStore {
 struct Inner {
     file: Arc<File>,
     clock: Arc<Clock>,
-    commits: Arc<AtomicU64>,
+    #[cfg(feature = "fault-injection")]
+    commits: Hook<Arc<AtomicU64>>,
+    #[cfg(feature = "fault-injection")]
     log: Arc<Log>,
     writer: Queue<Work>,
     // Two, so that a `get` never waits for a `list` over millions of records.
@@ -137,7 +141,7 @@ impl SqliteStore {
         let (file_to_copy, log_to_copy) = (Arc::clone(&file), Arc::clone(&log));
         others.push(open::spawn("checkpoint", move || checkpoint::run(&file_to_copy, &log_to_copy, &woken))?);
 
-        let commits = Arc::new(AtomicU64::new(0));
+        let commits = Hook::from(Arc::default());
         let (writer, to_write) = Queue::new(options.queue_max, options.queue_wait);
         let (end, ended) = watch::channel(());
         let (going, gone) = blocking::channel();
@@ -147,7 +151,7 @@ impl SqliteStore {
             to_write,
             options.batch_max,
             Checkpointer::new(Arc::clone(&log), wake, options.checkpoint_pages),
-            Arc::clone(&commits),
+            commits.clone(),
         );
         open::spawn("writer", move || {
             // Dropped however this thread ends, so that no one waits for a writer that is gone.
@@ -156,7 +160,20 @@ impl SqliteStore {
             thread.end(others);
         })?;
         let threads = Threads { ended, gone: Mutex::new(gone) };
-        Ok(Self { inner: Arc::new(Inner { file, clock, commits, log, writer, gets, lists, threads }) })
+        Ok(Self {
+            inner: Arc::new(Inner {
+                file,
+                clock,
+                #[cfg(feature = "fault-injection")]
+                commits,
+                #[cfg(feature = "fault-injection")]
+                log,
+                writer,
+                gets,
+                lists,
+                threads,
+            }),
+        })
     }
 
     /// Drains and closes: answers what was asked before, accepts nothing more (also from clones), and checkpoints the
@@ -171,12 +188,14 @@ impl SqliteStore {
     }
 
     /// How many transactions this handle's writer has committed.
+    #[cfg(feature = "fault-injection")]
     #[doc(hidden)]
     pub fn commits(&self) -> u64 {
-        self.inner.commits.load(Ordering::Relaxed)
+        self.inner.commits.get().map_or(0, |commits| commits.load(Ordering::Relaxed))
     }
 
     /// How many pages the write-ahead log had after the last commit.
+    #[cfg(feature = "fault-injection")]
     #[doc(hidden)]
     pub fn log_pages(&self) -> u32 {
         self.inner.log.pages()

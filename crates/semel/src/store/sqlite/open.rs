@@ -184,7 +184,7 @@ fn set_up(connection: &Connection, file: &File) -> Result<(), SqliteError> {
     connection.pragma_update_and_check(None, "journal_size_limit", log_bytes_max, |_| Ok(()))?;
     connection.pragma_update(None, "cache_size", -CACHE_KIB)?;
     connection.set_prepared_statement_cache_capacity(32);
-    if let Some(pages) = file.pages_max {
+    if let Some(pages) = file.pages_max.get() {
         connection.pragma_update_and_check(None, "max_page_count", pages, |_| Ok(()))?;
     }
     // Durable before acknowledged is a promise: verified, not assumed.

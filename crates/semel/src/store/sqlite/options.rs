@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::clock::Clock;
 use super::{SqliteStore, StoreError, open};
-use crate::intent::policy::StoreTime;
+use crate::fault::Hook;
 
 /// Bounds of a [`SqliteStore`], and how to open it. The defaults suit a service.
 ///
@@ -32,7 +32,7 @@ pub struct SqliteOptions {
     pub(super) batch_max: usize,
     pub(super) busy_timeout: Duration,
     pub(super) checkpoint_pages: u32,
-    pub(super) pages_max: Option<u32>,
+    pub(super) pages_max: Hook<u32>,
     pub(super) clock: Arc<Clock>,
 }
 
@@ -45,7 +45,7 @@ impl Default for SqliteOptions {
             batch_max: 256,
             busy_timeout: Duration::from_secs(5),
             checkpoint_pages: 2_000,
-            pages_max: None,
+            pages_max: Hook::default(),
             clock: Arc::default(),
         }
     }
@@ -93,15 +93,20 @@ impl SqliteOptions {
     }
 
     /// Limits the file to this many pages: simulates a full disk, for tests.
+    #[cfg(feature = "fault-injection")]
     #[doc(hidden)]
     pub fn pages_max(mut self, pages: u32) -> Self {
-        self.pages_max = Some(pages);
+        self.pages_max = pages.into();
         self
     }
 
     /// Uses the caller's clock for leases and expiry: virtual time, for tests.
+    #[cfg(feature = "fault-injection")]
     #[doc(hidden)]
-    pub fn clock(mut self, clock: impl Fn() -> StoreTime + Send + Sync + 'static) -> Self {
+    pub fn clock(
+        mut self,
+        clock: impl Fn() -> crate::intent::policy::StoreTime + Send + Sync + 'static,
+    ) -> Self {
         self.clock = Arc::new(Clock::new(clock));
         self
     }
@@ -118,7 +123,7 @@ impl SqliteOptions {
             create: self.create,
             busy_timeout: self.busy_timeout,
             checkpoint_pages: self.checkpoint_pages,
-            pages_max: self.pages_max,
+            pages_max: self.pages_max.clone(),
         })
     }
 }
@@ -141,5 +146,5 @@ pub(super) struct File {
     pub(super) create: bool,
     pub(super) busy_timeout: Duration,
     pub(super) checkpoint_pages: u32,
-    pub(super) pages_max: Option<u32>,
+    pub(super) pages_max: Hook<u32>,
 }

@@ -18,6 +18,7 @@ use super::error::{SqliteError, moved};
 use super::open;
 use super::options::File;
 use super::transaction::{Failure, OperationCache, ReplyTiming, Transaction, roll_back};
+use crate::fault::Hook;
 use crate::store::command::{Command, Reply};
 use crate::store::queue::queue_full;
 use crate::store::{Fate, StoreError};
@@ -42,7 +43,8 @@ pub(super) struct Writer {
     queue: mpsc::Receiver<Work>,
     batch_max: usize,
     checkpointer: Checkpointer,
-    commits: Arc<AtomicU64>,
+    /// How many transactions were committed.
+    commits: Hook<Arc<AtomicU64>>,
     identity: Option<(u64, u64)>,
     /// `None` after an error that may have left it in an unknown state.
     connection: Option<Connection>,
@@ -65,7 +67,7 @@ impl Writer {
         queue: mpsc::Receiver<Work>,
         batch_max: usize,
         checkpointer: Checkpointer,
-        commits: Arc<AtomicU64>,
+        commits: Hook<Arc<AtomicU64>>,
     ) -> Self {
         Self {
             identity: open::identity(&file),
@@ -184,7 +186,7 @@ impl Writer {
         self.cache = cache;
         self.waiting.extend(next);
         if result? {
-            self.commits.fetch_add(1, Ordering::Relaxed);
+            self.count_commit();
         }
         for command in self.waiting.drain(..) {
             command.send_answer();
@@ -236,6 +238,12 @@ impl Writer {
         }
     }
 
+    fn count_commit(&self) {
+        if let Some(commits) = self.commits.get() {
+            commits.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
     fn sweep_chunk(&mut self, limit: usize) -> Result<usize, StoreError> {
         let connection = self.connect()?;
         let clock = Arc::clone(&self.clock);
@@ -245,7 +253,9 @@ impl Writer {
             .and_then(|(swept, transaction)| Ok((swept, transaction.commit()?)));
         match swept {
             Ok((swept, wrote)) => {
-                self.commits.fetch_add(u64::from(wrote), Ordering::Relaxed);
+                if wrote {
+                    self.count_commit();
+                }
                 self.connection = Some(connection);
                 Ok(swept)
             }

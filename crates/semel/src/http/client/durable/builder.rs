@@ -9,7 +9,7 @@ use http::header::HeaderName;
 use http::{HeaderMap, Uri};
 
 use super::headers::HeaderRules;
-use super::journal::{Clocks, Journal, JournalLimits, MemoryFile};
+use super::journal::{Clocks, Journal, JournalLimits};
 use super::{Credentials, DurableClient};
 use crate::http::client::IdempotentClient;
 use crate::store::StoreError;
@@ -83,6 +83,7 @@ impl<S> DurableBuilder<S> {
     }
 
     /// Replaces the wall clock, in milliseconds since 1970: for tests.
+    #[cfg(feature = "fault-injection")]
     #[doc(hidden)]
     pub fn clock(mut self, clock: impl Fn() -> i64 + Send + Sync + 'static) -> Self {
         self.clocks.wall = Arc::new(clock);
@@ -90,6 +91,7 @@ impl<S> DurableBuilder<S> {
     }
 
     /// Replaces the monotonic clock: for tests.
+    #[cfg(feature = "fault-injection")]
     #[doc(hidden)]
     pub fn steady_clock(mut self, steady: impl Fn() -> Duration + Send + Sync + 'static) -> Self {
         self.clocks.steady = Arc::new(steady);
@@ -105,8 +107,9 @@ impl<S> DurableBuilder<S> {
     }
 
     /// Opens a journal in memory: for simulations.
+    #[cfg(feature = "fault-injection")]
     #[doc(hidden)]
-    pub fn open_in_memory(self, file: &MemoryFile) -> Result<DurableClient<S>, StoreError> {
+    pub fn open_in_memory(self, file: &super::MemoryFile) -> Result<DurableClient<S>, StoreError> {
         let journal = Journal::open_in_memory(file, self.clocks.clone(), self.tolerance())?;
         Ok(self.on(journal))
     }

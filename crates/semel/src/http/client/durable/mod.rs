@@ -63,6 +63,7 @@ mod send;
 
 pub use builder::DurableBuilder;
 pub use journal::JournalState;
+#[cfg(feature = "fault-injection")]
 #[doc(hidden)]
 pub use journal::{Disk, MemoryFile};
 pub use resume::{End, Resume, Resumed};

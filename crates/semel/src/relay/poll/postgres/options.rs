@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::fault::Hook;
 use crate::relay::outbox_reader::{OutboxReaderError, Rebase};
 use crate::relay::poll::PolledOutbox;
 use crate::relay::postgres::leased_session::LeasedSession;
@@ -23,16 +24,17 @@ pub struct PostgresTables(pub(super) Arc<Outbox>);
 pub struct PostgresOutboxOptions {
     postgres: PostgresOptions,
     options: ReaderOptions,
-    edit: Option<Edit>,
+    edit: Hook<Edit>,
 }
 
 reader_options!(PostgresOutboxOptions, options);
 
 impl PostgresOutboxOptions {
     /// Plants a bug in the statements. Tests check that it is caught.
+    #[cfg(feature = "fault-injection")]
     #[doc(hidden)]
     pub fn edit_sql(mut self, edit: fn(&str) -> String) -> Self {
-        self.edit = Some(edit);
+        self.edit = edit.into();
         self
     }
 
@@ -53,7 +55,7 @@ impl PostgresOutbox {
     /// Options for opening the outbox in the database of this URL.
     pub fn options(url: &str) -> Result<PostgresOutboxOptions, OutboxReaderError> {
         let postgres = PostgresOptions::from_url(url)?;
-        Ok(PostgresOutboxOptions { postgres, options: ReaderOptions::default(), edit: None })
+        Ok(PostgresOutboxOptions { postgres, options: ReaderOptions::default(), edit: Hook::default() })
     }
 
     /// Accepts these tables as the right ones from now on: after a restore from a dump, an upgrade, or a move to

@@ -13,11 +13,13 @@ use crate::store::sqlite::error::SqliteError;
 use crate::store::{ErrorKind, Fate, StoreError};
 
 mod clock;
+#[cfg(feature = "fault-injection")]
 mod memory_file;
 mod open;
 mod table;
 
 pub(super) use clock::Clocks;
+#[cfg(feature = "fault-injection")]
 pub use memory_file::{Disk, MemoryFile};
 pub use table::JournalState;
 pub(super) use table::{Answer, Begun, Claimed, JournalLimits, Owner, Written};
@@ -36,6 +38,7 @@ enum File {
     /// A thread of its own, because a flush blocks.
     Thread(mpsc::Sender<Work>),
     /// The caller's task, in memory: for simulations.
+    #[cfg(feature = "fault-injection")]
     Memory(MemoryFile),
 }
 
@@ -85,6 +88,7 @@ impl Journal {
         Ok(Self { path: Arc::new(path), file: File::Thread(queue), clock: Arc::new(clock) })
     }
 
+    #[cfg(feature = "fault-injection")]
     pub(super) fn open_in_memory(
         file: &MemoryFile,
         clocks: Clocks,
@@ -122,6 +126,7 @@ impl Journal {
         });
         match &self.file {
             File::Thread(queue) => queue.send(job).await.map_err(|_| lost())?,
+            #[cfg(feature = "fault-injection")]
             File::Memory(file) => file.work(job).await?,
         }
         answer.await.unwrap_or_else(|_| Err(lost()))

@@ -62,6 +62,7 @@ pub(super) fn open(path: &Path) -> Result<Connection, SqliteError> {
 }
 
 /// A new journal in memory, lost with its last user.
+#[cfg(feature = "fault-injection")]
 pub(super) fn in_memory() -> Result<Connection, SqliteError> {
     let connection = Connection::open_in_memory()?;
     connection.execute_batch(SQL)?;
