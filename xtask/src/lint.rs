@@ -7,10 +7,10 @@ use clap::Args;
 
 use crate::phase::{self, Phase};
 use crate::tally::tail;
-use crate::{cargo, tidy, toolchain, tools};
+use crate::{cargo, features, tidy, toolchain, tools};
 
-/// Check tidiness (long files, imports that go the wrong way, names and words, `rust-version`), format, clippy and
-/// documentation; warnings are errors.
+/// Check tidiness (long files, imports that go the wrong way, names and words, `rust-version`, features for tests in a
+/// production build), format, clippy and documentation; warnings are errors.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     /// Also the slower gates: the library with every feature alone and with none, licences and sources of all
@@ -21,35 +21,6 @@ pub(crate) struct Arguments {
     #[arg(short, long = "package", value_name = "PACKAGE")]
     packages: Vec<String>,
 }
-
-/// Features of the library that must build alone. With all of them together nothing shows that one leans on another.
-const FEATURES_ALONE: &[&str] = &[
-    "",
-    "sqlite",
-    "postgres",
-    "postgres-tls",
-    "mysql",
-    "mysql-tls",
-    "sqlx-postgres",
-    "redis",
-    "redis-tls",
-    "sqlite,kafka",
-    "sqlite,rabbitmq",
-    "sqlite,nats",
-    "sqlite,sqs",
-    "sqlite,webhook",
-    "sqlite,forward",
-    "sqlite,webhook-receiver",
-    "zstd",
-    "seal",
-    "http",
-    "axum",
-    "macros",
-    "client",
-    "reqwest",
-    "conformance",
-    "crash-points",
-];
 
 /// The version of cargo-deny that is installed.
 const DENY_VERSION: &str = "0.20.2";
@@ -74,12 +45,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     documentation.env("RUSTDOCFLAGS", "-D warnings");
     check(phase::run("documentation", documentation))?;
     if arguments.all {
-        for features in FEATURES_ALONE {
+        for features in features::ALONE {
             let line = ["check", "--package", "semel", "--no-default-features", "--features", features];
             let mut command = cargo::command(&line, &[], &[]);
             command.env("RUSTFLAGS", "-D warnings").env("CARGO_TARGET_DIR", phase::target().join("features"));
             let name = if features.is_empty() { "none" } else { features };
-            check(phase::run(&format!("feature-{}", name.replace(',', "+")), command))?;
+            check(phase::run(&format!("feature-{name}"), command))?;
         }
         let mut deny = Command::new(tools::install("deny", DENY_VERSION)?);
         // Without advisories: their database is no package of a registry.

@@ -8,6 +8,7 @@ mod chaos;
 mod demo_stack;
 #[cfg(test)]
 mod docs;
+mod features;
 mod lines;
 mod lint;
 mod mutants;

@@ -1,4 +1,5 @@
-//! What neither the compiler nor clippy checks: length of files, direction of imports, names, words, `rust-version`.
+//! What neither the compiler nor clippy checks: length of files, direction of imports, names, words, `rust-version`,
+//! features.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,7 +7,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::words;
+use crate::{features, words};
 
 /// Lines of a file. What is longer is two files.
 const LINES_MAX: usize = 600;
@@ -53,6 +54,7 @@ pub(crate) fn check() -> Result<(), String> {
         wrong.extend(unnamed_columns(&name, &text));
     }
     wrong.extend(rust_version(&root)?);
+    wrong.extend(features::for_tests_in_production()?);
     if wrong.is_empty() { Ok(()) } else { Err(wrong.join("\n")) }
 }
 
