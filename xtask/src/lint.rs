@@ -7,14 +7,15 @@ use clap::Args;
 
 use crate::phase::{self, Phase};
 use crate::tally::tail;
-use crate::{cargo, features, tidy, toolchain, tools};
+use crate::{api, cargo, features, tidy, toolchain, tools};
 
 /// Check tidiness (long files, imports that go the wrong way, names and words, `rust-version`, features for tests in a
 /// production build), format, clippy and documentation; warnings are errors.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
-    /// Also the slower gates: the library with every feature alone and with none, licences and sources of all
-    /// dependencies (cargo-deny, installed once), and a dry run of publishing the library.
+    /// Also the slower gates: the library with every feature alone and with none, its public API against the listing,
+    /// licences and sources of all dependencies (cargo-public-api and cargo-deny are installed once), and a dry run of
+    /// publishing the library.
     #[arg(long)]
     all: bool,
     /// Only these packages; may be repeated. Without it, the whole workspace.
@@ -52,6 +53,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
             let name = if features.is_empty() { "none" } else { features };
             check(phase::run(&format!("feature-{name}"), command))?;
         }
+        api::check()?;
         let mut deny = Command::new(tools::install("deny", DENY_VERSION)?);
         // Without advisories: their database is no package of a registry.
         deny.args(["deny", "--all-features", "--offline", "check", "bans", "licenses", "sources"]);

@@ -1,5 +1,6 @@
 //! The project's own commands, run as `cargo xtask …`.
 
+mod api;
 mod bench;
 mod beside;
 mod binaries;
@@ -48,6 +49,7 @@ enum Command {
     /// documentation; `prove` runs random kills, load and long tests.
     Test(test::Arguments),
     Lint(lint::Arguments),
+    Api(api::Arguments),
     Lines(lines::Arguments),
     Prove(prove::Arguments),
     Mutants(mutants::Arguments),
@@ -65,6 +67,7 @@ fn main() -> ExitCode {
     let done = match Arguments::parse().command {
         Command::Test(arguments) => test::run(&arguments),
         Command::Lint(arguments) => lint::run(&arguments),
+        Command::Api(arguments) => api::run(&arguments),
         Command::Lines(arguments) => lines::run(&arguments),
         Command::Prove(arguments) => prove::run(&arguments),
         Command::Mutants(arguments) => mutants::run(&arguments),
