@@ -10,6 +10,8 @@ mod args;
 mod confirm;
 #[cfg(feature = "consume")]
 mod consume;
+#[cfg(test)]
+mod contracts;
 mod decide;
 mod demo;
 mod duration;

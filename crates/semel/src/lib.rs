@@ -72,6 +72,8 @@ pub mod blocking;
 mod broker;
 #[cfg(feature = "conformance")]
 pub mod conformance;
+#[cfg(test)]
+mod contracts;
 pub mod crash;
 mod fault;
 pub mod guard;

@@ -160,6 +160,31 @@ impl File {
 mod tests {
     use super::*;
 
+    /// The keys of each table, and the words that a key takes, as the errors name them.
+    #[test]
+    fn contract_keys_of_the_configuration() {
+        const TABLES: [&str; 6] =
+            ["", "[scope]\n", "[limits]\n", "[protect]\n", "[recover]\n", "[timeouts]\n"];
+        let operation = "[[operation]]\nmatch = \"POST /a\"\n";
+        let mut listing = String::new();
+        for table in TABLES.into_iter().chain([operation]) {
+            let (_, keys) = File::parse(&format!("{table}no_such_key = 1\n")).unwrap_err();
+            let keys = keys.split('`').skip(3).step_by(2);
+            for key in keys {
+                let words = File::parse(&format!("{table}{key} = \"no such word\"\n")).err();
+                let words =
+                    words.and_then(|(_, why)| why.split_once("; use ").map(|(_, words)| words.to_owned()));
+                let name = table.split(']').next().unwrap().trim_start_matches('[');
+                let words = words.map(|words| format!(" = {words}")).unwrap_or_default();
+                listing += &format!(
+                    "{}{key}{words}\n",
+                    if name.is_empty() { String::new() } else { format!("{name}.") }
+                );
+            }
+        }
+        crate::contracts::pinned("config", &listing);
+    }
+
     #[test]
     fn an_error_names_its_line() {
         for (text, line, says) in [

@@ -228,15 +228,16 @@ mod tests {
     const CHECKED_IN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/openapi.json");
 
     #[test]
-    fn the_description_that_is_checked_in_is_the_one_that_is_served() {
-        if std::env::var_os("SEMEL_UPDATE_OPENAPI").is_some() {
+    fn contract_description_that_is_checked_in_is_the_one_that_is_served() {
+        if std::env::var_os(testkit::contract::RENEW).is_some() {
             std::fs::write(CHECKED_IN, text()).unwrap();
         }
         let checked_in = std::fs::read_to_string(CHECKED_IN).unwrap();
         assert_eq!(
             checked_in,
             text(),
-            "run this test with SEMEL_UPDATE_OPENAPI=1 and commit docs/openapi.json"
+            "run this test with {}=1 and commit docs/openapi.json",
+            testkit::contract::RENEW
         );
     }
 

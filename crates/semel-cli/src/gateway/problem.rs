@@ -255,6 +255,17 @@ mod tests {
     }
 
     #[test]
+    fn contract_problem_codes_and_their_statuses() {
+        let mut listing = String::new();
+        for error in GatewayError::ALL {
+            let retry = Problem::from(error).response(Profile::Classic).headers()["x-should-retry"].clone();
+            let retryable = if retry == "true" { "retryable" } else { "final" };
+            listing += &format!("{} {} {retryable}\n", error.code(), error.status().as_u16());
+        }
+        crate::contracts::pinned("problems.gateway", &listing);
+    }
+
+    #[test]
     fn what_may_be_retried_says_when() {
         for profile in Profile::ALL {
             for error in GatewayError::ALL {

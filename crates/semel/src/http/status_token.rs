@@ -115,4 +115,11 @@ mod tests {
         assert_ne!(Tokens::random().segment(&id), Tokens::random().segment(&id));
         assert_eq!(format!("{:?}", tokens(&[old])), "Tokens");
     }
+
+    #[test]
+    fn contract_status_urls_that_clients_were_given() {
+        let id: IntentId = "ab".repeat(32).parse().unwrap();
+        let listing = format!("segment: {}\n", tokens(&["the secret of last year"]).segment(&id));
+        crate::contracts::pinned("bytes.status_url", &listing);
+    }
 }

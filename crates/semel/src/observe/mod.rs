@@ -8,7 +8,7 @@
 //! | `guard`, `cache`, `webhook` | the metrics of guards, of a cache in front of a store, of received webhooks |
 //! | `readings`, `health` | for relay and consumer: gauges read at scrape time, and whether it makes progress |
 //!
-//! `listings/` holds what each set exports: names, types, labels and help. Tests compare with it.
+//! What each set exports (names, types, labels and help) is pinned in `contracts/metrics.*.txt` of this package.
 
 #[cfg_attr(not(feature = "redis"), allow(dead_code))]
 mod cache;

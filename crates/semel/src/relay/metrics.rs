@@ -228,11 +228,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_types_labels_and_help_are_as_listed() {
+    fn contract_names_types_labels_and_help() {
         let metrics = RelayMetrics::new();
         metrics.succeeded();
         metrics.sampled(Lag { epoch: Some(1), bytes: Some(1), ..Lag::default() });
-        assert_eq!(listing(&metrics.render()), include_str!("../observe/listings/relay.txt"));
+        crate::contracts::pinned("metrics.relay", &listing(&metrics.render()));
     }
 
     fn has(metrics: &RelayMetrics, line: &str) -> bool {

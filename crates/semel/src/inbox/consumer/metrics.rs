@@ -299,12 +299,12 @@ mod tests {
     use crate::inbox::consumer::HandlerErrorKind;
 
     #[test]
-    fn names_types_labels_and_help_are_as_listed() {
+    fn contract_names_types_labels_and_help() {
         let metrics = ConsumerMetrics::new();
         metrics.holds(1, None);
         metrics.keeps(Duration::from_secs(1), Some(Duration::from_secs(1)));
         metrics.turned();
-        assert_eq!(listing(&metrics.render()), include_str!("../../observe/listings/consumer.txt"));
+        crate::contracts::pinned("metrics.consumer", &listing(&metrics.render()));
     }
 
     fn has(metrics: &ConsumerMetrics, line: &str) -> bool {

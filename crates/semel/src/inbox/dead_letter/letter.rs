@@ -307,4 +307,15 @@ mod tests {
             assert!(cut.len() <= ERROR_BYTES_MAX && cut.ends_with('…'), "{} bytes", cut.len());
         }
     }
+
+    #[test]
+    fn contract_ids_of_dead_letters() {
+        let delivery = Delivery::new(Receipt(1), "payments", "0:1".to_owned(), "{}");
+        let identity = Identity::new("payments", "e-1").unwrap();
+        let identified = name("mail", &dead(&delivery, Some(&identity), ""));
+        let unidentified = name("mail", &dead(&delivery, None, ""));
+        let hex = crate::intent::key::hex;
+        let listing = format!("identified: {}\nunidentified: {}\n", hex(&identified), hex(&unidentified));
+        crate::contracts::pinned("bytes.dead_letters", &listing);
+    }
 }

@@ -96,4 +96,15 @@ mod tests {
         let position = |commit, index| StreamPosition { commit: Lsn(commit), index };
         assert!(position(1, 2) < position(1, 3) && position(1, 3) < position(2, 0));
     }
+
+    #[test]
+    fn contract_positions_that_a_sink_has_stored() {
+        let stream = Cursor::Stream(StreamPosition { commit: Lsn(0x1_0000_00ff), index: 3 });
+        let table = Cursor::Table { high: "3:9:4,5".into(), seq: 7 };
+        let mut listing = String::new();
+        for (at, parked) in [(stream, vec![]), (table, vec![1, 22])] {
+            listing += &format!("{}\n", CdcPosition { timeline: "1".into(), at, parked });
+        }
+        crate::contracts::pinned("bytes.cdc_position", &listing);
+    }
 }

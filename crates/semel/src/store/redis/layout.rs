@@ -312,4 +312,46 @@ mod tests {
         assert_eq!(marker_key("s", 0), b"s{00}");
         assert_eq!(marker_key("s", 1_023), b"s{vv}");
     }
+
+    /// Records as `lua/begin.lua` describes them.
+    const FINISHED: &str = "4a0000000001e24000000000000100000000000200000000000600020404040404040404040404040404040403030303030303030303030303030303030303030303030303030303030303030000000000000009030700047061796f726465722d3161636d65000f0000000000090003616e617365656e010100c9000100000001610000000162796573";
+    const OPEN: &str = "000000000001e24000000000000100000000000200000000000600010404040404040404040404040404040403030303030303030303030303030303030303030303030303030303030303030000000000000009030700047061796f726465722d3161636d65";
+
+    #[test]
+    fn contract_bytes_of_records_and_their_keys() {
+        use crate::intent::key::hex;
+        let of = |key: &str| {
+            Intent::new(
+                Scope::tenant("acme").unwrap(),
+                Operation::new("pay").unwrap(),
+                Key::new(key).unwrap(),
+            )
+        };
+        let mut listing = String::new();
+        let mut line = |what: &str, text: String| listing += &format!("{what}: {text}\n");
+        let keys = Keys::of("semel:", &of("order-1").id());
+        for (what, key) in ["marker", "record", "open"].iter().zip(keys.all()) {
+            line(&format!("key of the {what}"), key.escape_ascii().to_string());
+        }
+        line("identity", hex(&identity(&of("order-1"))));
+        line("identity of a UUID", hex(&identity(&of("017f22e2-79b0-7cc3-98c4-dc0c0c07398f"))));
+        line("fingerprint", hex(&fingerprint(&Fingerprint::from_parts([3; 32], 9))));
+        for (what, stored) in [("finished", FINISHED), ("open", OPEN)] {
+            let digits = stored.as_bytes().chunks(2).map(|pair| std::str::from_utf8(pair).unwrap());
+            let raw: Vec<u8> = digits.map(|pair| u8::from_str_radix(pair, 16).unwrap()).collect();
+            line(what, stored.to_owned());
+            let Record { intent, head, attempts, created_at, changed_at, outcome, decision } =
+                record(&raw).unwrap();
+            assert_eq!(intent.id(), of("order-1").id());
+            let (state, effect, fingerprint) =
+                (head.state.as_str(), head.effect.as_str(), fingerprint(&head.fingerprint));
+            let owner = hex(head.owner.as_bytes());
+            line(what, format!("{state} {effect} {attempts} {owner} {}", hex(&fingerprint)));
+            let times = (created_at.0, changed_at.0, head.lease_until.0, head.expires_at.map(|at| at.0));
+            line(what, format!("epoch {}, times {times:?}", head.epoch.0));
+            line(what, outcome.map(|outcome| hex(&outcome.encode())).unwrap_or_default());
+            line(what, decision.as_ref().map(crate::store::encoding::decision_text).unwrap_or_default());
+        }
+        crate::contracts::pinned("bytes.redis", &listing);
+    }
 }

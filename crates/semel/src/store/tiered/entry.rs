@@ -236,4 +236,16 @@ mod tests {
             prop_assert!(read(&[0; 48], bytes).is_none());
         }
     }
+
+    /// An older process reads what a newer one has cached. What it cannot read it takes for a miss, and asks the
+    /// authority.
+    #[test]
+    fn contract_bytes_of_cache_entries() {
+        let name = name(Lineage::from_bytes([1; 16]), &record().intent.id());
+        let hex = crate::intent::key::hex;
+        let (finished, tombstone) = (finished(&name, &record(), StoreTime(8)), tombstone(&name, Epoch(3)));
+        let listing =
+            format!("name: {}\nfinished: {}\ntombstone: {}\n", hex(&name), hex(&finished), hex(&tombstone));
+        crate::contracts::pinned("bytes.cache", &listing);
+    }
 }
