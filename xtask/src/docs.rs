@@ -90,6 +90,23 @@ fn the_paths_of_contributing_are_there() {
     }
 }
 
+/// A listing that no test compares would say nothing.
+#[test]
+fn every_contract_is_compared_by_a_test() {
+    for package in ["crates/semel", "crates/semel-cli"] {
+        let folder = root().join(package);
+        let sources = crate::tidy::files(&crate::tidy::root())
+            .into_iter()
+            .filter(|file| file.starts_with(crate::tidy::root().join(package)));
+        let code: String = sources.map(|file| fs::read_to_string(file).expect("a source")).collect();
+        for entry in fs::read_dir(folder.join("contracts")).expect("the contracts").filter_map(Result::ok) {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let name = name.strip_suffix(".txt").expect("a listing");
+            assert!(code.contains(&format!("pinned(\"{name}\"")), "{package}/contracts/{name}.txt");
+        }
+    }
+}
+
 #[test]
 fn a_link_in_code_is_none_and_an_anchor_is_a_heading() {
     let text = "# A `b`: c\n[x](y.md#z) [u](v)\n```\n[no](no)\n# no\n```\n";

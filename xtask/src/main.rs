@@ -12,6 +12,7 @@ mod docs;
 mod features;
 mod lines;
 mod lint;
+mod module_tables;
 mod mutants;
 mod phase;
 mod prove;

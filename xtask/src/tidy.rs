@@ -1,13 +1,14 @@
-//! What neither the compiler nor clippy checks: length of files, direction of imports, names, words, `rust-version`,
-//! features.
+//! What neither the compiler nor clippy checks: length of files, direction of imports, tables of modules, names, words,
+//! `rust-version`, features.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
 
-use crate::{features, words};
+use crate::{features, module_tables, words};
 
 /// Lines of a file. What is longer is two files.
 const LINES_MAX: usize = 600;
@@ -35,7 +36,7 @@ const IMPORTS: &[(&str, &[&str])] = &[
 /// Everything that is wrong, one line each.
 pub(crate) fn check() -> Result<(), String> {
     let root = root();
-    let (mut wrong, mut public) = (Vec::new(), Vec::new());
+    let (mut wrong, mut public, mut library) = (Vec::new(), Vec::new(), BTreeMap::new());
     for file in files(&root) {
         let text = fs::read_to_string(&file).map_err(|error| format!("{}: {error}", file.display()))?;
         let name = file.strip_prefix(&root).unwrap_or(&file).display().to_string();
@@ -44,9 +45,11 @@ pub(crate) fn check() -> Result<(), String> {
         if name.starts_with("crates/semel/src/") {
             let types = words::public_types(&text).into_iter();
             public.extend(types.map(|(declared, line)| (declared, format!("{name}:{line}"))));
+            library.insert(name, text);
         }
     }
     wrong.extend(words::shared(public));
+    wrong.extend(module_tables::unnamed(&library));
     for file in prose(&root) {
         let text = fs::read_to_string(&file).map_err(|error| format!("{}: {error}", file.display()))?;
         let name = file.strip_prefix(&root).unwrap_or(&file).display().to_string();
@@ -178,6 +181,17 @@ mod tests {
         assert_eq!(found("INSERT INTO semel_outbox_parked SELECT * FROM t"), 1);
         assert_eq!(found("INSERT INTO semel_outbox_relay (id) VALUES (1)"), 0);
         assert_eq!(found("CREATE TABLE semel_t (n int); INSERT INTO semel_t VALUES (1)"), 0);
+    }
+
+    #[test]
+    fn every_large_folder_of_the_library_begins_with_a_table() {
+        let sources = files(&root()).into_iter();
+        let text = |file: PathBuf| {
+            let name = file.strip_prefix(root()).unwrap().display().to_string();
+            Some((name, fs::read_to_string(&file).unwrap()))
+                .filter(|(name, _)| name.starts_with("crates/semel/src/"))
+        };
+        assert_eq!(module_tables::unnamed(&sources.filter_map(text).collect()), Vec::<String>::new());
     }
 
     #[test]

@@ -17,6 +17,20 @@
 //!
 //! It makes a `#[test]` of every law, each with its own harness and runtime. [`LAWS`] and [`run`] are the same list
 //! at run time. Sinks and sources have their own laws: `conformance::sink` and `conformance::source`.
+//!
+//! | module | what it decides |
+//! |---|---|
+//! | `claim` | who may run, and what other claimants get |
+//! | `finish` | fencing by owner and epoch, and which outcome is recorded |
+//! | `lease` | how long a claim is live, and what may happen after it |
+//! | `outcome` | outcomes are replayed as they were, or refused |
+//! | `retention` | what expires, what never does, what a sweep may delete |
+//! | `decide` | what an operator or a lookup may decide |
+//! | `list` | what operators see |
+//! | `concurrency` | many callers at once |
+//! | `durable` | what was acknowledged survives a restart |
+//! | `sink`, `source` | the laws of sinks and of sources |
+//! | `harness`, `context` | what a store's author provides; the context of one law |
 
 use std::future::Future;
 

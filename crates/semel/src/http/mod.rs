@@ -27,6 +27,7 @@
 //! |---|---|
 //! | `layer`, `builder` | [`IdempotencyLayer`] and its settings |
 //! | `rule`, `route`, `operations` | [`Rule`]: the settings of one operation, and which requests belong to it |
+//! | `key` | reads the key from its header |
 //! | `classify` | before the claim: key, scope, body, fingerprint |
 //! | `inspect` | [`Inspection`]: what the layer will do with a request, from its head alone |
 //! | `service` | claims, runs and answers a request, or replays the record |
@@ -37,6 +38,7 @@
 //! | `claim` | [`ClaimHandle`]: the claim as its handler sees it |
 //! | `atomic` | the claim in the handler's own transaction, for [`Effect::Atomic`](crate::Effect::Atomic) |
 //! | `status`, `status_token` | [`StatusService`]: the status resource of a 202, and who may read it |
+//! | `axum`, `bare` | with the feature `axum`, and without it: route templates, the claim as an extractor |
 //! | `client` | the client side: keys and retries (feature `client`) |
 //!
 //! The contract with clients is `docs/http-contract.md`.

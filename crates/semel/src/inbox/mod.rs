@@ -12,6 +12,20 @@
 //!
 //! Marks are pruned after the dedup [window](Inbox::window). A message redelivered later than that is handled again, so
 //! the window has to be longer than the broker's retention.
+//!
+//! | module | what it decides |
+//! |---|---|
+//! | `identity` | what makes two messages the same |
+//! | `mark` | the statements: mark messages, end a batch, store and recall a result |
+//! | `handle` | mark first, then the effect, one commit |
+//! | `prune` | retention: deletes marks older than the dedup window |
+//! | `consumer` | any source with any handler: scheduling, max attempts, backoff, dead letters |
+//! | `dead_letter` | poison messages that were given up, and what an operator does with them |
+//! | `pipeline` | from Kafka to Kafka, exactly once |
+//! | `store_dedup` | dedup without SQL, over any store |
+//! | `forward` | messages to an HTTP service in any language |
+//! | `webhook` | receives webhooks: verifies, then handles once |
+//! | `duplicate_count` | counts the duplicates in a handler's call |
 
 use std::time::Duration;
 

@@ -2,10 +2,10 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | [`Reconciler`] | lists uncertain and abandoned intents and calls their [`Lookup`](crate::guard::Lookup) |
-//! | [`Report`] | the result of a run: settled, still held, and the longest held |
+//! | `reconcile` | [`Reconciler`]: lists uncertain and abandoned intents and calls their [`Lookup`](crate::guard::Lookup) |
+//! | `report` | [`Report`]: the result of a run: settled, still held, and the longest held |
 //! | `backoff` | when an intent whose lookup did not know is looked up again |
-//! | [`Sweeper`] | deletes records whose retention is over, a bounded number per run |
+//! | `sweep` | [`Sweeper`]: deletes records whose retention is over, a bounded number per run |
 //!
 //! Both are loops to spawn, one or several, in one or many processes: every change they make is fenced by the
 //! epoch they read, so a second one costs extra lookups and changes nothing. Stop them by dropping them; a lookup

@@ -2,6 +2,14 @@
 //!
 //! A sink publishes events in order and returns a result for each. It confirms only what the broker acked. Brokers
 //! differ, so each sink states its [guarantee](Sink::guarantee).
+//!
+//! | module | what it decides |
+//! |---|---|
+//! | `headers` | the headers of an event, with the same names for every broker |
+//! | `key_queues` | one queue per key: at most one event of a key is in flight |
+//! | `publish_results` | the results of one call, and the keys held back behind an unconfirmed event |
+//! | `repeats` | the deduplication id, by which a broker drops duplicates |
+//! | `webhook` | each event as a signed POST, with a circuit breaker per endpoint |
 
 use std::fmt;
 use std::future::Future;

@@ -2,6 +2,13 @@
 //!
 //! A source hands out messages as the broker delivers them, at least once. Its caller acks or nacks each one. A source
 //! never acks a message to the broker before its caller did.
+//!
+//! | module | what it decides |
+//! |---|---|
+//! | `identify` | finds the identity of a message: the deduplication key |
+//! | `in_flight` | messages ready to deliver, and those delivered |
+//! | `reconnect` | backoff between attempts to connect |
+//! | `memory` | a queue in memory that redelivers what is not settled, for tests |
 
 use std::fmt;
 use std::future::Future;

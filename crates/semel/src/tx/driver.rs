@@ -2,6 +2,12 @@
 //!
 //! Everything in [`tx`](super) is written once, over this seam, with one text per SQL dialect. A driver is one
 //! implementation of [`Tx`].
+//!
+//! | module | what it decides |
+//! |---|---|
+//! | `open_tx` | the caller's transaction, found open |
+//! | `over_rusqlite`, `over_tokio_postgres`, `over_sqlx_postgres`, `over_sqlx_mysql` | the drivers |
+//! | `error` | what the caller can do about a database error |
 
 use std::future::Future;
 use std::time::Duration;

@@ -6,9 +6,9 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | [`once_tx`], [`Once`] | the work, unless it was committed before |
-//! | [`Phases`] | recovery points: atomic phases around remote calls |
-//! | [`Command`] | requests with an expected version: retry, conflict and mismatch kept apart |
+//! | `once` | [`once_tx`], [`Once`]: the work, unless it was committed before |
+//! | `phases` | [`Phases`]: recovery points: atomic phases around remote calls |
+//! | `command` | [`Command`]: requests with an expected version: retry, conflict and mismatch kept apart |
 //! | [`sqlite`] | the tables in the application's own SQLite file, and a reader for them |
 //! | [`driver`] | the seam to the caller's transaction: one statement, rows back |
 //! | [`ledger`] | double-entry postings, each once |
@@ -17,6 +17,7 @@
 //! | `claim` | the claim inside the caller's transaction: lock, read, decide, write |
 //! | `wait_queue` | one waiter per intent and process; the others wait in memory |
 //! | `mysql`, `lock_wait` | MySQL and MariaDB only: their claim, and lock wait timeouts |
+//! | `error` | [`TxError`]: why a transaction got no answer |
 //! | `stored_value` | how an answer is stored: an outcome, or a value as JSON |
 
 mod claim;

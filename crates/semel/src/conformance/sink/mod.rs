@@ -6,6 +6,13 @@
 //! ```ignore
 //! semel::sink_conformance!(MyHarness::new());
 //! ```
+//!
+//! | module | what it decides |
+//! |---|---|
+//! | `order` | nothing lost, nothing overtaken |
+//! | `metadata` | payload and headers, as a reader gets them |
+//! | `ambiguity` | without the broker's answer nothing is confirmed |
+//! | `harness`, `bench` | what a sink's author provides; the context of one law |
 
 mod ambiguity;
 mod bench;

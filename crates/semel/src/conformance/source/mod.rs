@@ -8,6 +8,15 @@
 //! ```
 //!
 //! Brokers differ. The harness declares what its broker can do ([`Abilities`]), and the laws then require less.
+//!
+//! | module | what it decides |
+//! |---|---|
+//! | `receive` | waits, limits, receipts, cancellation |
+//! | `settle` | ack and nack |
+//! | `lease` | which consumer has a message |
+//! | `order` | order within a key |
+//! | `metadata` | payload, headers, position, delivery count |
+//! | `harness`, `bench` | what a source's author provides; the context of one law |
 
 mod bench;
 mod harness;

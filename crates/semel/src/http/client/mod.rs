@@ -17,6 +17,7 @@
 //! | `decide` | retry or not, and what is known in the end: pure, exported for other clients |
 //! | `prepare` | chooses the key and reads the body into memory |
 //! | `attempt`, `service` | [`IdempotentClient`] and [`RetryLayer`]: the attempts themselves |
+//! | `transport`, `over_reqwest` | the ready-made transport, and reqwest's; which errors mean "not sent" |
 //! | `error` | [`ClientError`]: did not happen, may have happened, happened without an answer, refused |
 //! | `durable` | [`DurableClient`](durable::DurableClient): journaled before it is sent (feature `sqlite`) |
 //!

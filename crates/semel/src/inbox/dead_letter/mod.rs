@@ -8,6 +8,13 @@
 //!
 //! A dead letter has the mark of its message as its id. So a message that fails for good twice is one dead letter, and
 //! one that is redelivered twice, because a consumer crashed before deleting it, has one effect.
+//!
+//! | module | what it decides |
+//! |---|---|
+//! | `tables` | the dead letter store: where they are written, inspected, retried and dropped |
+//! | `letter` | a dead letter as it is written and read, and its id |
+//! | `operations`, `sql` | the operations over any driver, and their statements |
+//! | `any_tx`, `link` | transactions and connections of the store's own |
 
 mod any_tx;
 mod letter;

@@ -74,6 +74,18 @@
 //!
 //! **In doubt** (the connection was lost during a commit) everything starts over: taking the transactional ids over
 //! ends the open transaction, either way, and the committed offsets say where to continue.
+//!
+//! | module | what it decides |
+//! |---|---|
+//! | `run` | the loop: fill the buffer, transform, commit |
+//! | `transform` | the trait: from inputs to outputs |
+//! | `transaction` | outputs and offsets in one Kafka transaction |
+//! | `adaptive_batch` | how many messages are tried at once, and which is the poison message (bisect) |
+//! | `buffer` | messages received and not yet committed |
+//! | `reader` | the librdkafka consumer, which never commits |
+//! | `message` | inputs, outputs and dead letters |
+//! | `startup` | opens and closes in threads of their own |
+//! | `options` | the bounds |
 
 mod adaptive_batch;
 mod buffer;

@@ -28,6 +28,13 @@
 //! # let stop = consumer.stop_handle(); stop.stop(); consumer.run().await.unwrap();
 //! # Ok::<(), semel::inbox::store_dedup::DedupError>(()) }).unwrap();
 //! ```
+//!
+//! | module | what it decides |
+//! |---|---|
+//! | `at_most_once` | mark, then effect |
+//! | `at_least_once` | effect, then mark |
+//! | `claim_finish` | claim with a lease, effect, finish |
+//! | `guard_result` | from the guard's result to a handler's |
 
 use std::future::Future;
 use std::time::Duration;

@@ -77,6 +77,15 @@
 //!
 //! Malformed, forged, stale and duplicate requests are counted separately
 //! ([`WEBHOOK`](crate::observe::names::WEBHOOK)). See also `docs/webhooks.md`.
+//!
+//! | module | what it decides |
+//! |---|---|
+//! | `verifier` | the trait for a provider's signature scheme |
+//! | `standard`, `stripe`, `github`, `hmac` | the schemes |
+//! | `header`, `timestamp`, `secrets` | signature headers, how old one may be, several secrets during a rotation |
+//! | `event_id` | where a request has its event id and kind |
+//! | `receiver`, `service` | the settings; reads, verifies, identifies, handles and answers a request |
+//! | `received`, `answer` | the event that a handler gets; the responses |
 
 mod answer;
 mod event_id;

@@ -38,6 +38,16 @@
 //!
 //! A [`Recipe`] has an id, stored with each record. After a deploy that changes the rules, an old record is
 //! neither the same nor different: [`Comparison::OtherRecipe`].
+//!
+//! | module | what it decides |
+//! |---|---|
+//! | `recipe` | the settings: which headers and fields count |
+//! | `request` | the fingerprint of an HTTP request |
+//! | `canonical`, `decimal`, `string` | JSON without its spelling |
+//! | `pairs`, `multipart` | queries, forms and multipart bodies by their parts |
+//! | `media` | content types, and what in them changes how a body is read |
+//! | `headers`, `select` | which headers may count, which fields of a body do |
+//! | `frame` | parts into a digest |
 
 use std::fmt;
 

@@ -14,6 +14,18 @@
 //! - **Durable before acknowledged** if the server flushes each commit: checked when opening, see
 //!   [`warnings`](MysqlStore::warnings).
 //! - **Inspect it** with the usual tool: `mysql semel -e 'SELECT * FROM semel_intents LIMIT 10'`.
+//!
+//! | module | what it decides |
+//! |---|---|
+//! | `claim` | new and finished intents in one packet, takeovers in a second |
+//! | `change` | outcomes, renewals, decisions |
+//! | `lock` | locks all rows of a batch before anything is decided |
+//! | `read`, `list`, `row` | reads and sweeps; pages; from a row to a record |
+//! | `session`, `server` | one connection; what all connections share: clock, numbers of operations |
+//! | `literal` | values as SQL literals that cannot be injected into |
+//! | `schema` | the tables, their version, migrations |
+//! | `probe` | the server's version and settings, and whether a commit is on its disk |
+//! | `options`, `error` | settings and their URL; what the server's errors mean |
 
 use std::fmt;
 use std::sync::Arc;

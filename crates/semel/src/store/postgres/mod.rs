@@ -34,6 +34,16 @@
 //! # Inspecting the data
 //!
 //! `psql -c "SELECT * FROM semel_intents WHERE state = 'uncertain'"`. The tables are described in [`SQL`].
+//!
+//! | module | what it decides |
+//! |---|---|
+//! | `execute`, `statement` | batches as statements, and the types of their parameters |
+//! | `connect` | how a connection is opened and checked |
+//! | `reader`, `row` | reads and the sweep; from a row to a record |
+//! | `lock` | advisory locks between claims in batches and in the user's own transactions |
+//! | `schema` | the tables, their version, migrations |
+//! | `probe` | the server's settings and lineage |
+//! | `options`, `tls`, `no_tls`, `error` | settings and their URL; TLS, or none; what the server's errors mean |
 
 use std::fmt;
 use std::sync::Arc;

@@ -20,6 +20,13 @@
 //!   [`refuse_plain`](Protection::refuse_plain) says otherwise.
 //!
 //! An outcome that is neither above the size nor to be encrypted is stored unchanged, at no cost.
+//!
+//! | module | what it decides |
+//! |---|---|
+//! | `envelope` | from an outcome to its stored form and back |
+//! | `compress` | compression (zstd) |
+//! | `seal` | encryption, one key for writing, several for reading |
+//! | `protected_store` | a store whose outcomes are protected |
 
 #[cfg(feature = "zstd")]
 mod compress;

@@ -20,6 +20,16 @@
 //! What Redis cannot promise: a replica that is promoted without the last writes has lost them, and that cannot be
 //! detected. An acknowledged claim or outcome is then gone, and its retry runs again. `?replicas=1` makes that rarer,
 //! not impossible. Where a second effect costs money, use a SQL store, with Redis in front of it.
+//!
+//! | module | what it decides |
+//! |---|---|
+//! | `script`, `layout` | the Lua scripts; keys and encoding of records |
+//! | `connection` | shared by all callers, bounded, replaced when it breaks |
+//! | `data_loss_marker` | shows whether Redis still has its data |
+//! | `cache` | entries in front of an authority: which one is newer |
+//! | `list` | pages of records |
+//! | `probe` | checks the settings that durability depends on |
+//! | `options`, `tls`, `error` | settings and their URL; TLS; what Redis' errors mean |
 
 use std::fmt;
 use std::sync::Arc;

@@ -14,6 +14,17 @@
 //! - **The clock** is the machine's; within a process it never runs backwards.
 //! - **Inspect it** with the usual tool: `sqlite3 semel.db 'SELECT * FROM intents LIMIT 10'`. Back up with
 //!   its `.backup` or `VACUUM INTO`, never by copying the file alone while it is in use.
+//!
+//! | module | what it decides |
+//! |---|---|
+//! | `writer` | one thread takes all waiting requests and commits them together (group commit) |
+//! | `transaction` | one write transaction |
+//! | `reader`, `row` | reads on connections of their own; from a row to a record |
+//! | `open` | checks on the file, and how a connection is set up |
+//! | `checkpoint` | copies the write-ahead log into the file |
+//! | `clock` | the machine's clock, monotonic within a process |
+//! | `schema` | the tables, their version, migrations |
+//! | `options`, `error` | settings; what SQLite's errors mean |
 
 use std::fmt;
 use std::path::Path;

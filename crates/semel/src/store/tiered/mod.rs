@@ -22,6 +22,14 @@
 //!   (`semel migrate --new-lineage`): then no older entry counts at all. Running processes notice within
 //!   [`LINEAGE_WITHIN`], whatever their traffic is (see `lineage_cache`).
 //! - **`verify`** operations ask the authority before each replay.
+//!
+//! | module | what it decides |
+//! |---|---|
+//! | `entry` | a cache entry and its checksum |
+//! | `fill` | fills the cache in the background, never over a newer entry |
+//! | `breaker` | stops asking a cache that fails (circuit breaker) |
+//! | `lineage_cache` | which lineage the authority has |
+//! | `clock` | the authority's clock, estimated |
 
 use std::fmt;
 use std::sync::Arc;

@@ -20,6 +20,13 @@
 //!   error of that same kind, never an old number.
 //!
 //! Exchange between currencies is two postings, through an account of each currency.
+//!
+//! | module | what it decides |
+//! |---|---|
+//! | `post` | opens accounts and posts |
+//! | `audit` | balances, and whether everything sums up |
+//! | `name` | names of accounts and currencies |
+//! | `sql` | the statements in every dialect |
 
 mod audit;
 mod name;

@@ -15,6 +15,16 @@
 //!
 //! What Kafka cannot guarantee: adding partitions to a topic moves keys to other partitions, which breaks their order
 //! with what was published before.
+//!
+//! | module | what it decides |
+//! |---|---|
+//! | `known_keys` | which keys' partitions know this producer |
+//! | `rounds` | in which rounds the events of one call are sent |
+//! | `transaction` | events and the relay's checkpoint in one Kafka transaction |
+//! | `position` | the relay's checkpoint in a compacted topic |
+//! | `probe` | checks the cluster's settings before anything is published |
+//! | `error_class` | what librdkafka's error codes say about an event |
+//! | `options` | settings, and the librdkafka properties that callers cannot set |
 
 use std::collections::HashSet;
 use std::sync::Arc;

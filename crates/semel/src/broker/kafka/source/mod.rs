@@ -17,6 +17,18 @@
 //!
 //! The client does not report a topic's id. A topic that was deleted and recreated under its name has the same offsets
 //! again: with [`Identify::ByPlace`](crate::source::Identify::ByPlace), new messages would count as duplicates of old ones.
+//!
+//! | module | what it decides |
+//! |---|---|
+//! | `reader` | the librdkafka consumer: polling, rebalances, commits |
+//! | `in_flight`, `contiguous_offsets` | messages in flight, and how far a partition may be committed |
+//! | `commit_throttle` | how often offsets are committed in the background |
+//! | `paused` | backpressure: serves group events while all partitions are paused |
+//! | `record` | from a Kafka record to a delivery |
+//! | `retention` | the retention of the topics |
+//! | `error_class` | what the errors of librdkafka's consumer mean |
+//! | `shutdown` | closes a client without waiting for the broker |
+//! | `options` | settings, and the librdkafka properties that only the source may set |
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

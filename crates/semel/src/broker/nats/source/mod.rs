@@ -19,6 +19,13 @@
 //!
 //! **Leases** are the consumer's `ack_wait`. `+WPI` extends them. Here they expire a little earlier than at the server:
 //! the server would apply a late ack to another reader's delivery.
+//!
+//! | module | what it decides |
+//! |---|---|
+//! | `connection` | the stream, its consumer, one pull request at a time |
+//! | `in_flight` | messages that wait, messages that were delivered, and when their leases expire |
+//! | `record` | from a message of a stream to a delivery |
+//! | `options` | settings, and whether the server's consumer is safe to use |
 
 use std::time::{Duration, Instant};
 

@@ -31,6 +31,14 @@
 //! reports it; policies are not visible. A quorum queue with a delivery limit (20 by default, from RabbitMQ 4.0) drops
 //! a message that came back that often, even if consumers crashed before they saw it, unless there is a dead letter
 //! exchange: set one, or `x-delivery-limit` to -1.
+//!
+//! | module | what it decides |
+//! |---|---|
+//! | `connection` | one channel and the consumer on it |
+//! | `acks` | which delivery tags are acked together |
+//! | `queue_check` | whether a queue can lose messages that are not acked |
+//! | `message` | from a RabbitMQ message to a delivery |
+//! | `options` | what to read, and how |
 
 use std::time::{Duration, Instant};
 

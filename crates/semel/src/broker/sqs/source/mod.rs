@@ -20,6 +20,13 @@
 //! **Deduplication.** SQS drops what is *sent* again within five minutes. Nothing here relies on it: the inbox uses the
 //! id that [`Identify`](crate::source::Identify) finds, by default `semel-id`. Set
 //! `Identify::ByHeader("MessageDeduplicationId".into())` for producers that write no other id.
+//!
+//! | module | what it decides |
+//! |---|---|
+//! | `acks` | deletes messages and changes their visibility timeout, ten at a time |
+//! | `in_flight` | messages in flight, and when their leases (visibility timeout) expire |
+//! | `record` | from an SQS message to a delivery |
+//! | `options` | which queue, with which credentials |
 
 use std::time::{Duration, Instant};
 

@@ -40,6 +40,14 @@
 //!   machine's clock back makes no intent younger; if their age cannot be known, none is sent again.
 //! - **Once in the journal, it will be sent**: by this call or by a later [`resume`](DurableClient::resume), even if
 //!   the caller got `NotSent` or stopped waiting. [`forget`](DurableClient::forget) removes it.
+//!
+//! | module | what it decides |
+//! |---|---|
+//! | `builder` | the settings |
+//! | `send` | writes an intent to the journal, sends it, writes the answer |
+//! | `resume` | sends the intents that a process left unfinished |
+//! | `headers` | which headers are stored, which are supplied again, which belong to one attempt |
+//! | `journal` | the journal's SQLite file |
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,4 +1,11 @@
 //! The journal's SQLite file: one thread, one connection, every commit flushed.
+//!
+//! | module | what it decides |
+//! |---|---|
+//! | `open` | opens the file: checks that it is a journal, and makes it durable |
+//! | `table` | the rows: insert, claim, answer, release |
+//! | `clock` | the machine's clock, made monotonic |
+//! | `memory_file` | a journal in memory, for simulations |
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
