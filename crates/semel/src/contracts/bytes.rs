@@ -80,7 +80,7 @@ fn unhex(text: &str) -> Bytes {
     digits.chunks(2).map(byte).collect()
 }
 
-#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
+#[cfg(all(feature = "_sql", any(feature = "nats", feature = "sqs")))]
 #[test]
 fn contract_bytes_of_messages_and_positions() {
     use uuid::Uuid;

@@ -38,9 +38,9 @@ pub use handler::{
 };
 pub use message::Message;
 pub use metrics::ConsumerMetrics;
-pub use options::{ATTEMPTS_MAX, ConsumerOptions};
 #[cfg(feature = "fault-injection")]
 #[doc(hidden)]
 pub use options::Mechanism;
+pub use options::{ATTEMPTS_MAX, ConsumerOptions};
 pub use retention::DedupPruner;
 pub use run::{Consumer, ConsumerStats, ConsumerStopHandle, NoDeadLetters};

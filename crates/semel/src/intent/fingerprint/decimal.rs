@@ -160,6 +160,17 @@ mod tests {
     }
 
     #[test]
+    fn integers_are_written_as_they_are() {
+        for (value, text) in
+            [(0, "0"), (7, "7"), (-7, "-7"), (1000, "1000"), (i64::MIN, "-9223372036854775808")]
+        {
+            let mut out = Vec::new();
+            write_integer(value, &mut out);
+            assert_eq!(out, text.as_bytes());
+        }
+    }
+
+    #[test]
     fn spellings_of_one_number_have_one_form() {
         for (canonical, spellings) in [
             ("+0;", &["0", "-0", "0.0", "-0.000", "0e5", "0e-5", "-0.0E+7", "0e99999999999999999999"][..]),

@@ -117,6 +117,14 @@ mod tests {
     use super::*;
 
     #[test]
+    fn what_follows_a_quoted_value_without_a_semicolon_is_malformed() {
+        let kind = "multipart/form-data; boundary=\"a\"";
+        assert_eq!(parameter(kind, "boundary").as_deref(), Some("a"));
+        assert_eq!(parameter(&format!("{kind}; charset=utf-8"), "boundary").as_deref(), Some("a"));
+        assert_eq!(parameter(&format!("{kind} charset=utf-8"), "boundary"), None);
+    }
+
+    #[test]
     fn content_types_are_read_as_they_say() {
         let multipart = |boundary: &str| Reading::Multipart { boundary: boundary.to_owned() };
         for (content_type, kind, expected) in [
@@ -126,6 +134,12 @@ mod tests {
             ("application/json; charset=utf-16", "application/json", Reading::Raw),
             ("application/vnd.api+json", "application/vnd.api+json", Reading::Json),
             ("application/json-seq", "application/json-seq", Reading::Raw),
+            ("application/x-www-form-urlencoded", "application/x-www-form-urlencoded", Reading::Form),
+            (
+                "application/x-www-form-urlencoded; charset=latin1",
+                "application/x-www-form-urlencoded",
+                Reading::Raw,
+            ),
             ("+json", "+json", Reading::Raw),
             ("text/plain", "text/plain", Reading::Raw),
             ("", "", Reading::Raw),

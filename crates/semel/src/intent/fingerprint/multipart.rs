@@ -139,6 +139,26 @@ mod tests {
         Some(parse(form.as_bytes(), "B")?.iter().map(show).collect())
     }
 
+    #[test]
+    fn a_boundary_may_hold_blanks_and_no_control_characters() {
+        for (boundary, is_one) in [("a b", true), ("a\tb", false), ("a\0", false), ("", false)] {
+            assert_eq!(
+                parse(format!("--{boundary}--").as_bytes(), boundary).is_some(),
+                is_one,
+                "{boundary:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_part_whose_header_has_no_clear_name_is_malformed() {
+        let with = |line: &str| read(&format!("--B\r\n{line}{FIELD}\r\n--B--"));
+        assert!(with("X-A: 1\r\n").is_some());
+        for line in [": 1\r\n", "X-A : 1\r\n", "X A: 1\r\n", "X-A: 1\r2\r\n"] {
+            assert_eq!(with(line), None, "{line:?}");
+        }
+    }
+
     const FIELD: &str = "Content-Disposition: form-data; name=\"a\"\r\n\r\n1";
 
     #[test]

@@ -305,6 +305,12 @@ mod tests {
     }
 
     #[test]
+    fn headers_count_where_they_are_chosen() {
+        assert!(!Recipe::default().chooses_headers());
+        assert!(build(Recipe::builder().header("accept-language")).chooses_headers());
+    }
+
+    #[test]
     fn the_order_of_calls_does_not_change_the_id() {
         let one = Recipe::builder()
             .header("x-b")

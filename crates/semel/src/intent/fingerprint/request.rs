@@ -249,6 +249,14 @@ mod tests {
     }
 
     #[test]
+    fn a_form_beyond_the_bound_counts_as_its_bytes() {
+        let recipe = Recipe::builder().canonical_bytes_max(7).build().unwrap();
+        let form = |text: &str| recipe.request("POST", "/charges").body(Some(FORM), text.as_bytes()).finish();
+        assert_eq!(form("a=1&b=2"), form("b=2&a=1"));
+        assert_ne!(form("a=1&b=23"), form("b=23&a=1"));
+    }
+
+    #[test]
     fn a_body_that_is_missing_is_not_an_empty_one() {
         let recipe = Recipe::default();
         let request = || recipe.request("POST", "/charges");
