@@ -1,6 +1,7 @@
 //! An upgrade without a stop: this build on the tables of the release before and of the one after, under load.
 
 mod load;
+mod statements;
 mod world;
 
 use std::sync::Arc;

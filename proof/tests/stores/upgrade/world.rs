@@ -18,9 +18,11 @@ pub(super) enum World {
 
 /// The tables as a release created them.
 pub(super) struct Release {
-    pub(super) store: [&'static str; 3],
-    pub(super) outbox: [&'static str; 3],
-    pub(super) inbox: [&'static str; 3],
+    store: [&'static str; 3],
+    outbox: [&'static str; 3],
+    inbox: [&'static str; 3],
+    ledger: [&'static str; 3],
+    references: [&'static str; 3],
 }
 
 macro_rules! release {
@@ -29,6 +31,8 @@ macro_rules! release {
             store: release!($version, "store"),
             outbox: release!($version, "outbox"),
             inbox: release!($version, "inbox"),
+            ledger: release!($version, "ledger"),
+            references: release!($version, "references"),
         }
     };
     ($version:literal, $part:literal) => {
@@ -100,7 +104,9 @@ impl World {
         };
         self.run_in(&self.store_url(), of(release.store)).await;
         self.run(of(release.outbox)).await;
-        self.run(of(release.inbox)).await;
+        for part in [release.inbox, release.ledger, release.references] {
+            self.run(of(part)).await;
+        }
     }
 
     /// Does to all tables what a next version may do: a column more in each, one more table, the version raised.
