@@ -14,6 +14,7 @@ mod lines;
 mod lint;
 mod module_tables;
 mod mutants;
+mod old;
 mod phase;
 mod prove;
 mod selection;

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use testkit::services::Service;
 
 use crate::binaries::Binary;
+use crate::old::{self, Old};
 use crate::phase;
 use crate::suite::{NotReady, Suite, stop_started};
 use crate::tally::tail;
@@ -37,6 +38,8 @@ pub(crate) struct Arguments {
     /// List what there is, and run nothing.
     #[arg(long)]
     list: bool,
+    #[command(flatten)]
+    old: Old,
 }
 
 /// The share of the time that goes to the simulation.
@@ -100,6 +103,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     let simulation_alone = arguments.only.as_deref().is_some_and(|only| only.starts_with("simulation"));
     let chosen = if arguments.list || simulation_alone { Vec::new() } else { Service::ALL.to_vec() };
     let named: Vec<String> = if simulation_alone { vec!["simulation".to_owned()] } else { Vec::new() };
+    let old = if arguments.list || simulation_alone { None } else { arguments.old.binary()? };
     let suite = Suite::prepare(&named, &chosen).map_err(|error| match error {
         NotReady::Phase(phase) => {
             eprintln!("{}", tail(&phase.output()));
@@ -123,7 +127,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
             tests.iter().for_each(|(binary, test)| println!("{} {test}", binary.name));
             return Ok(());
         }
-        prove(arguments, &suite, &worlds, tests)
+        prove(arguments, &suite, old.as_deref(), &worlds, tests)
     });
     let stopped = stop_started();
     proved.and(stopped)
@@ -132,6 +136,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
 fn prove(
     arguments: &Arguments,
     suite: &Suite,
+    old: Option<&Path>,
     worlds: &[&str],
     mut tests: Vec<(&Binary, String)>,
 ) -> Result<(), String> {
@@ -162,7 +167,7 @@ fn prove(
                 queue.1 = mixed(queue.1);
                 (binary, test, queue.1)
             };
-            one(suite, binary, &test, seed, &results);
+            one(suite, old, binary, &test, seed, &results);
         }
     };
     std::thread::scope(|scope| (0..AT_ONCE).for_each(|_| drop(scope.spawn(worker))));
@@ -202,7 +207,7 @@ fn simulate(worlds: &[&str], seed: u64, until: Instant, results: &Results) {
 }
 
 /// One test, once.
-fn one(suite: &Suite, binary: &Binary, test: &str, seed: u64, results: &Results) {
+fn one(suite: &Suite, old: Option<&Path>, binary: &Binary, test: &str, seed: u64, results: &Results) {
     let name = format!("{} {test}", binary.name);
     let mut command = binary.command();
     command
@@ -210,6 +215,7 @@ fn one(suite: &Suite, binary: &Binary, test: &str, seed: u64, results: &Results)
         .env("SEMEL_SEED", seed.to_string())
         .env("SEMEL_PROVE", "1");
     suite.environment(&mut command);
+    old::environment(&mut command, old);
     let begin = Instant::now();
     let phase = phase::quietly(&format!("prove-{}", name.replace([' ', ':'], "-")), command);
     let output = phase.output();

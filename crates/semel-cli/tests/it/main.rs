@@ -20,5 +20,6 @@ mod relay_servers;
 mod relay_world;
 mod semel;
 mod show;
+mod two_versions;
 mod upkeep;
 mod world;
