@@ -40,7 +40,8 @@ pub(super) const FOLDERS: &[Folder] = &[
             "crates/semel/src/relay/batch_progress.rs",
             "crates/semel/src/relay/blame.rs",
             "crates/semel/src/relay/transaction_split.rs",
-            "crates/semel/src/relay/exactly_once.rs",
+            "crates/semel/src/relay/transactions.rs",
+            "crates/semel/src/relay/sink_state.rs",
             "crates/semel/src/relay/parking.rs",
         ],
         tests: &["relay"],
@@ -73,7 +74,7 @@ pub(super) const FOLDERS: &[Folder] = &[
 const NOT_FOR_MUTANTS: &[&str] = &["planted", "the_same_seed"];
 
 /// What the quick tests need of the library.
-const FEATURES: &str = "semel/client,semel/conformance,semel/sqlite";
+const FEATURES: &str = "semel/client,semel/conformance,semel/fault-injection,semel/sqlite";
 
 impl Folder {
     pub(super) fn named(name: &str) -> Option<&'static Self> {

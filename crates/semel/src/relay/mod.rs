@@ -25,8 +25,10 @@
 //!
 //! | module | what it does |
 //! |---|---|
-//! | `run` | the at-least-once loop: batch, rounds, ack; backoff |
-//! | `exactly_once` | the loop for a sink that commits a checkpoint in one transaction with the events |
+//! | `run` | the loop: batch, publish, ack; poll interval, backoff, retention, release |
+//! | `publish` | what the loop asks of a strategy; attempts at a batch, drain, renewal of the lease |
+//! | `rounds` | the strategy for every sink, at least once: calls until each event is confirmed or parked |
+//! | `transactions`, `sink_state` | the strategy for a sink that commits a checkpoint in one transaction with the events, exactly once; what it knows about the sink |
 //! | `batch_progress` | which events of a batch may be sent now; what the sink's results mean: max attempts, parking |
 //! | `blame` | what is to blame when events fail: a poison message, or the sink |
 //! | `transaction_split` | splits a batch into transactions, bisected until the poison message is found |
@@ -38,17 +40,18 @@
 //! | `lease`, `parking` | what a relay knows of its lease; what is stored of events that are not confirmed |
 //! | `row`, `table_checks` | from a row to an event; why tables are refused |
 //! | `listing` | lists the outbox for people |
-//! | `options`, `reader_options`, `metrics` | limits; metrics and health |
+//! | `options`, `reader_options` | limits |
+//! | `observer`, `metrics` | samples of the lag, spans; metrics and health |
 
 mod batch_progress;
 mod blame;
 #[cfg(feature = "postgres")]
 pub mod cdc;
 mod checkpoint;
-mod exactly_once;
 mod lease;
 mod listing;
 mod metrics;
+mod observer;
 mod options;
 mod outbox_reader;
 #[cfg(not(feature = "fault-injection"))]
@@ -61,12 +64,16 @@ pub mod parking;
 pub mod poll;
 #[cfg(feature = "postgres")]
 mod postgres;
+mod publish;
 mod reader_options;
+mod rounds;
 mod row;
 mod run;
 mod sink_probe;
+mod sink_state;
 mod table_checks;
 mod transaction_split;
+mod transactions;
 
 pub use listing::{EventDetail, EventFilter, EventStatus, EventSummary, LOOKED_EVENTS_MAX, MissingPrivilege};
 pub use metrics::RelayMetrics;

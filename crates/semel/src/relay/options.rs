@@ -31,6 +31,29 @@ pub struct RelayOptions {
     pub(super) warn_age: Duration,
 }
 
+/// A backoff under way.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Delay {
+    backoff: Backoff,
+    /// The next wait.
+    pub(super) next: Duration,
+}
+
+impl Delay {
+    pub(super) fn new(backoff: Backoff) -> Self {
+        Self { backoff, next: backoff.first }
+    }
+
+    pub(super) fn reset(&mut self) {
+        self.next = self.backoff.first;
+    }
+
+    /// Grows from what jitter left of the last wait.
+    pub(super) fn grow(&mut self) {
+        self.next = self.backoff.jittered(self.backoff.next(self.next)).max(self.backoff.first);
+    }
+}
+
 /// Retention: when published events are pruned.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Prune {
@@ -96,11 +119,6 @@ impl RelayOptions {
         let first = first.max(Duration::from_millis(1));
         self.pause = Backoff::new(first, longest.max(first)).jitter(PAUSE_JITTER);
         self
-    }
-
-    /// The pause after a failure that follows one of this length. The next one grows from what jitter left of it.
-    pub(super) fn next_pause(&self, pause: Duration) -> Duration {
-        self.pause.jittered(self.pause.next(pause)).max(self.pause.first)
     }
 
     /// How long a batch may take to drain after [`RelayStopHandle::stop`](super::RelayStopHandle::stop): by default ten

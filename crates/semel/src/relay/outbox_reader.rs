@@ -99,6 +99,12 @@ impl Batch {
     pub fn retry(position: Position, events: Vec<Pending>) -> Self {
         Self { position, events, is_retry: true }
     }
+
+    /// The events with these indexes.
+    pub(super) fn events_at(&self, indexes: &[usize]) -> Vec<Arc<Event>> {
+        let pending = indexes.iter().filter_map(|at| self.events.get(*at));
+        pending.map(|pending| Arc::clone(&pending.event)).collect()
+    }
 }
 
 /// An event of a batch.

@@ -7,8 +7,10 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::options::Delay;
 use super::outbox_reader::OutboxReader;
-use super::run::{Relay, while_renewing};
+use super::publish::while_renewing;
+use super::run::Relay;
 use crate::backoff::Backoff;
 use crate::sink::{Sink, SinkError};
 use crate::stop::asked_to_stop;
@@ -22,25 +24,18 @@ const BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_sec
 pub(super) struct SinkProbe {
     /// `None`: the probe succeeded.
     due_at: Option<Instant>,
-    retry_after: Duration,
+    delay: Delay,
     logged: Vec<String>,
 }
 
 impl SinkProbe {
     pub(super) fn unknown() -> Self {
-        Self { due_at: Some(Instant::now()), retry_after: BACKOFF.first, logged: Vec::new() }
+        Self { due_at: Some(Instant::now()), delay: Delay::new(BACKOFF), logged: Vec::new() }
     }
 }
 
 impl<S: OutboxReader, K: Sink> Relay<S, K> {
-    /// Probes the sink before anything is published. A stop ends the probe.
-    pub(super) async fn probe_sink_first(&mut self) {
-        if self.sink_probe.retry_after == BACKOFF.first {
-            self.probe_sink_if_due().await;
-        }
-    }
-
-    /// Probes the sink if a probe is due. Called while the relay is idle.
+    /// Probes the sink if a probe is due: before anything is published, then while the relay is idle. A stop ends it.
     pub(super) async fn probe_sink_if_due(&mut self) {
         if self.sink_probe.due_at.is_none_or(|at| at > Instant::now()) {
             return;
@@ -59,21 +54,19 @@ impl<S: OutboxReader, K: Sink> Relay<S, K> {
             true => while_renewing(source, observer.as_ref(), probed).await.ok().flatten().flatten(),
             false => probed.await,
         };
-        match answer {
-            Some(Ok(Ok(()))) => {
-                self.sink_probe.due_at = None;
-                self.log_violations();
-            }
-            Some(Ok(Err(error))) => {
-                self.log_violations();
-                self.retry_later(&error);
-            }
-            Some(Err(_)) => {
-                self.log_violations();
-                self.retry_later(&SinkError::not_published("the sink did not answer in time"));
-            }
-            None => {}
+        let Some(answer) = answer else { return };
+        self.log_violations();
+        let late = |_| Err(SinkError::not_published("the sink did not answer in time"));
+        let Err(error) = answer.unwrap_or_else(late) else {
+            self.sink_probe.due_at = None;
+            return;
+        };
+        let SinkProbe { due_at, delay, .. } = &mut self.sink_probe;
+        if delay.next == BACKOFF.first {
+            tracing::warn!(%error, "could not verify the sink's configuration; will retry");
         }
+        *due_at = Some(Instant::now() + delay.next);
+        delay.grow();
     }
 
     /// Logs each violation once.
@@ -84,14 +77,5 @@ impl<S: OutboxReader, K: Sink> Relay<S, K> {
                 self.sink_probe.logged.push(why);
             }
         }
-    }
-
-    fn retry_later(&mut self, error: &SinkError) {
-        let SinkProbe { due_at, retry_after, .. } = &mut self.sink_probe;
-        if *retry_after == BACKOFF.first {
-            tracing::warn!(%error, "could not verify the sink's configuration; will retry");
-        }
-        *due_at = Some(Instant::now() + *retry_after);
-        *retry_after = BACKOFF.next(*retry_after);
     }
 }
