@@ -16,79 +16,21 @@ use super::setup::{self, SlotCreation, SlotUsers};
 use super::slot::{Decision, SlotCheckpoint, SlotState, decide};
 use super::stream::Stream;
 use super::table::Table;
+use super::table_count::TableCount;
 use crate::relay::outbox_reader::{OutboxLineage, OutboxReaderError};
 use crate::relay::postgres::leased_session::{LeasedSession, get, lane};
 use crate::relay::postgres::partition_group::{self, PartitionGroup, ScanPlan, Window};
 use crate::relay::postgres::snapshot::Snapshot;
 use crate::relay::postgres::unreadable;
+use crate::store::StoreError;
 use crate::store::postgres::statement::Sql;
-use crate::store::{ErrorKind, Fate, StoreError};
 
-/// A window with more events than this is not counted again in the table.
-const COUNTED_MAX: u64 = 1_000_000;
 /// How often to check how much log the slot retains, and whether the publication is complete.
 const WATCH_EVERY: Duration = Duration::from_secs(10);
 
 static TAKE: Sql = Sql { text: include_str!("sql/take.sql"), types: &[Type::TEXT, Type::INT8, Type::TEXT] };
 
 static NEW_XID: Sql = Sql { text: "SELECT pg_current_xact_id()::text", types: &[] };
-
-/// Counts events of transactions that the second snapshot sees and the first does not, up to a bound. One that was open
-/// when the first was taken is on its list; one that began later has a higher id.
-static COUNT: Sql = Sql {
-    text: "SELECT count(*) FROM (
-               (SELECT FROM semel_outbox o
-                WHERE o.xid >= pg_snapshot_xmax($1::text::pg_snapshot)
-                    AND o.xid < pg_snapshot_xmax($2::text::pg_snapshot)
-                    AND pg_visible_in_snapshot(o.xid, $2::text::pg_snapshot) LIMIT $3::bigint)
-               UNION ALL
-               (SELECT FROM semel_outbox o
-                WHERE o.xid = ANY (ARRAY(SELECT pg_snapshot_xip($1::text::pg_snapshot)))
-                    AND pg_visible_in_snapshot(o.xid, $2::text::pg_snapshot) LIMIT $3::bigint)
-           ) AS found",
-    types: &[Type::TEXT, Type::TEXT, Type::INT8],
-};
-
-/// Resets the checkpoint: the slot is ahead of it then, and the next start reads the table. See [`decide`].
-static DISTRUST: Sql = Sql {
-    text: "UPDATE semel_outbox_slot SET acked = '0/0', commit_lsn = '0/0', place = 0, walk = NULL
-           WHERE name = $1::text",
-    types: &[Type::TEXT],
-};
-
-static CHECKPOINT: Sql = Sql {
-    text: include_str!("sql/note.sql"),
-    types: &[
-        Type::INT2_ARRAY,
-        Type::INT8_ARRAY,
-        Type::TEXT,
-        Type::TEXT,
-        Type::TEXT,
-        Type::TEXT,
-        Type::INT8,
-        Type::TEXT,
-        Type::TEXT,
-        Type::TEXT,
-        Type::INT8,
-        Type::TEXT_ARRAY,
-        Type::TEXT_ARRAY,
-        Type::BOOL_ARRAY,
-        Type::INT8,
-        Type::TEXT_ARRAY,
-        Type::TEXT_ARRAY,
-        Type::TEXT_ARRAY,
-        Type::TEXT_ARRAY,
-        Type::TEXT_ARRAY,
-        Type::TEXT_ARRAY,
-        Type::TEXT_ARRAY,
-        Type::TEXT_ARRAY,
-        Type::TEXT_ARRAY,
-        Type::TEXT_ARRAY,
-        Type::TEXT_ARRAY,
-        Type::BYTEA_ARRAY,
-        Type::BYTEA_ARRAY,
-    ],
-};
 
 /// Where events come from at the moment.
 pub(super) enum Stage {
@@ -119,7 +61,7 @@ pub(super) struct Leader {
     pub(super) names: Names,
     pub(super) system: System,
     pub(super) stage: Stage,
-    table: Table,
+    pub(super) table: Table,
     connection: Option<ReplicationConnection>,
     /// The end of the log, as last reported by the server.
     pub(super) written: Lsn,
@@ -130,18 +72,14 @@ pub(super) struct Leader {
     pub(super) complete: Lsn,
     pub(super) position: StreamPosition,
     /// The next `low`: every transaction the snapshot sees committed before this LSN.
-    next_low: Option<(Snapshot, Lsn)>,
+    pub(super) next_low: Option<(Snapshot, Lsn)>,
     /// The start of the slot, and a transaction id above those of all that committed before it.
     barrier: Option<(Lsn, u64)>,
-    /// Transactions from this id on began after the stream did.
-    streamed_from: u64,
-    /// The cursor's `low` sees all transactions that began earlier, or all that the slot does not have: from then on
-    /// the stream has what the table has.
-    compares: bool,
+    pub(super) count: TableCount,
     /// It retained too much log.
     slot_dropped: bool,
     pub(super) parked: bool,
-    checkpointed_at: Instant,
+    pub(super) checkpointed_at: Instant,
     watch_at: Instant,
     warn_at: Instant,
     sender_timeout: Duration,
@@ -191,8 +129,7 @@ impl Leader {
             position: StreamPosition::default(),
             next_low: None,
             barrier: None,
-            streamed_from: u64::MAX,
-            compares: false,
+            count: TableCount::default(),
             slot_dropped: false,
             parked: state.parked,
             checkpointed_at: now,
@@ -214,7 +151,7 @@ impl Leader {
     }
 
     /// The lineage of the log. A promotion begins another.
-    fn log(&self) -> OutboxLineage {
+    pub(super) fn log(&self) -> OutboxLineage {
         self.log_of(&self.system.timeline)
     }
 
@@ -298,59 +235,6 @@ impl Leader {
             (self.recorded, self.position) = (recorded.position, recorded.position);
         }
         Ok(())
-    }
-
-    /// Checks that the publication leaves no event out. If it does, it is unknown since when: once it is correct again,
-    /// what is not recorded as published comes from the table.
-    async fn check_publication(&mut self, cdc: &Cdc) -> Result<(), OutboxReaderError> {
-        let checked = setup::publication(&self.leased, &self.names, &self.table, cdc.stream.create).await;
-        if checked.as_ref().is_err_and(|error| !error.may_retry()) {
-            self.distrust().await?;
-        }
-        checked
-    }
-
-    /// Makes the next start begin with the table. Not for a routed table (Debezium's): its rows may be deleted already.
-    async fn distrust(&mut self) -> Result<(), OutboxReaderError> {
-        if self.table.routed.is_none() {
-            self.leased.query(&DISTRUST, &[&self.names.slot]).await?;
-        }
-        Ok(())
-    }
-
-    /// Before the cursor advances: the table must not have more events than the stream delivered. A publication that
-    /// was changed and changed back leaves no other trace.
-    async fn compare(&mut self, cdc: &Cdc, seen: &Snapshot) -> Result<(), OutboxReaderError> {
-        let low = self.group()?.low.clone();
-        let Stage::Stream(stream) = &mut self.stage else { return Ok(()) };
-        let Some(received) = stream.count_seen(seen) else {
-            // As after a start: counting begins with the next transaction id.
-            self.compares = false;
-            self.streamed_from = self.new_xid().await?;
-            return Ok(());
-        };
-        if !self.compares {
-            // An earlier leader handled what came before the stream began. Counting begins here.
-            self.check_publication(cdc).await?;
-            self.compares = seen.has_all_before(self.streamed_from);
-            return Ok(());
-        }
-        if received > COUNTED_MAX {
-            return Ok(());
-        }
-        let most = i64::try_from(received).unwrap_or(i64::MAX).saturating_add(1);
-        let rows = self.leased.query(&COUNT, &[&low.text(), &seen.text(), &most]).await?;
-        let there: i64 = rows.first().map_or(Ok(0), |row| get(row, 0))?;
-        if there.max(0).unsigned_abs() <= received {
-            return Ok(());
-        }
-        self.distrust().await?;
-        let message = format!(
-            "events in {}.{} are missing from the slot {}: the publication {} left them out for a while; they are now \
-             published from the table, after later events of their keys; find out who changed the publication",
-            self.table.schema, self.table.name, self.names.slot, self.names.publication
-        );
-        Err(StoreError::new(ErrorKind::Unavailable, Fate::NotApplied, message).into())
     }
 
     /// Whether the cursor's window is the one recorded in the checkpoint.
@@ -441,7 +325,7 @@ impl Leader {
 
     /// A new transaction id: above those of all that have committed. A snapshot is not enough: beyond the last one that
     /// ended it does not say which are open.
-    async fn new_xid(&mut self) -> Result<u64, OutboxReaderError> {
+    pub(super) async fn new_xid(&mut self) -> Result<u64, OutboxReaderError> {
         let rows = self.leased.query(&NEW_XID, &[]).await?;
         let row = rows.first().ok_or_else(|| unreadable("no transaction id was returned"))?;
         let xid: String = get(row, 0)?;
@@ -453,95 +337,11 @@ impl Leader {
         let group = self.group_mut()?;
         if let Some(window) = group.window.take() {
             group.low = window.high;
-            // The slot has everything that this snapshot does not see.
-            self.compares = true;
+            self.count.table_is_published();
         }
         self.checkpoint(cdc, &ParkedRows::default()).await?;
         self.stage = if self.slot_dropped { Stage::SlotDropped } else { Stage::Starting };
         Ok(())
-    }
-
-    /// Records how far we are and parks events, in one commit under our epochs. Then acks to the server.
-    pub(super) async fn checkpoint(
-        &mut self,
-        cdc: &Cdc,
-        parked: &ParkedRows,
-    ) -> Result<(), OutboxReaderError> {
-        // All that this snapshot sees is done: the cursor advances, and older events may be pruned.
-        if let Some((seen, before)) = self.next_low.take_if(|(_, before)| *before <= self.complete)
-            && matches!(self.stage, Stage::Stream(_))
-            && self.table.routed.is_none()
-        {
-            self.compare(cdc, &seen).await?;
-            tracing::trace!(%seen, %before, "the cursor advances");
-            self.group_mut()?.low = seen;
-        }
-        let (acked, position, retry_ms) =
-            (self.complete.to_string(), self.position, cdc.outbox.options.retry_ms());
-        let (commit, index) =
-            (position.commit.to_string(), i64::try_from(position.index).unwrap_or(i64::MAX));
-        let lineage = self.log().to_string();
-        let group = self.group()?;
-        let high = group.window.as_ref().map(|window| window.high.text());
-        let after = group.window.as_ref().map_or(0, |window| window.after);
-        let [topic, kind, key, of, about, media, headers, once, trace] = &parked.texts;
-        let values: [&(dyn ToSql + Sync); 28] = [
-            &group.lanes,
-            &group.epochs,
-            &self.names.slot,
-            &lineage,
-            &acked,
-            &commit,
-            &index,
-            &high,
-            &group.low.text(),
-            &high,
-            &after,
-            &parked.errors,
-            &parked.keys,
-            &parked.for_good,
-            &retry_ms,
-            &parked.made_at,
-            &parked.ids,
-            topic,
-            kind,
-            key,
-            of,
-            about,
-            media,
-            headers,
-            once,
-            trace,
-            &parked.intents,
-            &parked.payloads,
-        ];
-        let rows = self.leased.query(&CHECKPOINT, &values).await?;
-        let row = rows.first().ok_or(OutboxReaderError::Fenced)?;
-        if self.next_low.is_none() {
-            let (seen, before): (String, String) = (get(row, 0)?, get(row, 1)?);
-            let before =
-                Lsn::read(&before).ok_or_else(|| unreadable(&format!("{before:?} is not an LSN")))?;
-            self.next_low = Some((snapshot(&seen)?, before));
-        }
-        self.parked |= !parked.is_empty();
-        (self.acked, self.recorded) = (self.complete, self.position);
-        self.checkpointed_at = Instant::now();
-        if let Stage::Stream(stream) = &mut self.stage {
-            stream.send_status(self.acked).await?;
-        }
-        Ok(())
-    }
-
-    /// Checkpoints if due. Without new events that may take longer: only the log has grown.
-    pub(super) async fn checkpoint_if_due(&mut self, cdc: &Cdc) -> Result<(), OutboxReaderError> {
-        let every = cdc.stream.checkpoint_interval;
-        let moved = self.position != self.recorded;
-        let due = self.checkpointed_at.elapsed() >= if moved { every } else { every * 5 };
-        if due && (moved || self.complete > self.acked) {
-            self.checkpoint(cdc, &ParkedRows::default()).await
-        } else {
-            Ok(())
-        }
     }
 
     /// Starts the stream.
@@ -560,7 +360,8 @@ impl Leader {
             Ok(()) => {
                 let mut stream = Stream::new(connection, self.table.clone(), self.complete);
                 stream.send_status(self.acked).await?;
-                self.streamed_from = self.new_xid().await?;
+                let xid = self.new_xid().await?;
+                self.count.stream_starts(xid);
                 self.stage = Stage::Stream(Box::new(stream));
                 Ok(Started::Yes)
             }
@@ -665,7 +466,7 @@ fn is_promoted(stored: &OutboxLineage, found: &OutboxLineage) -> bool {
     cluster(&stored).is_some_and(|stored| Some(stored) == cluster(&found))
 }
 
-fn snapshot(text: &str) -> Result<Snapshot, StoreError> {
+pub(super) fn snapshot(text: &str) -> Result<Snapshot, StoreError> {
     Snapshot::read(text).ok_or_else(|| unreadable(&format!("{text:?} is not a snapshot")))
 }
 

@@ -21,7 +21,9 @@
 //!
 //! | module | what it decides |
 //! |---|---|
-//! | `leader` | the active relay: leader by lease, connected to the slot; checkpoints |
+//! | `leader` | the active relay: leader by lease, connected to the slot; where it begins, and when it drops the slot |
+//! | `checkpoint` | when and how the leader records how far it is |
+//! | `table_count` | whether the stream delivered all that the table has |
 //! | `next_batch` | the next batch: due parked events, then the table scan, then the stream |
 //! | `stream`, `decoder` | reading the slot's stream in batches; decoding messages into events |
 //! | `pgoutput` | the bytes of the plug-in `pgoutput`. Pure; never panics on malformed input |
@@ -50,6 +52,7 @@ use super::outbox_reader::{
 use super::parking::{Retry, due_after};
 
 mod check;
+mod checkpoint;
 mod connect;
 mod decoder;
 mod error;
@@ -66,6 +69,7 @@ mod setup;
 mod slot;
 mod stream;
 mod table;
+mod table_count;
 
 pub use check::{Finding, Severity};
 #[cfg(feature = "fault-injection")]
