@@ -102,8 +102,9 @@ pub(crate) struct Bounds {
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = parse_ms, env = "SEMEL_RELAY_LEASE",
           hide_env = true)]
     pub(crate) lease: u64,
+    // Fewer than those of `semel consume`: all other events of the batch wait until then.
     /// Max attempts of an event before it is parked; counted only while other events succeed
-    #[arg(long, value_name = "N", default_value_t = 3, env = "SEMEL_RELAY_TRIES", hide_env = true,
+    #[arg(long, value_name = "N", default_value_t = semel::relay::ATTEMPTS_MAX, env = "SEMEL_RELAY_TRIES", hide_env = true,
           value_parser = clap::value_parser!(u32).range(1..=1_000))]
     pub(crate) tries: u32,
     /// What is parked when an event cannot be published (poison message)

@@ -103,7 +103,7 @@ impl From {
         #[cfg(feature = "postgres")]
         if let Self::Cdc { log, .. } = self {
             findings.extend(log.check().await?.into_iter().map(|finding| Finding {
-                severity: match finding.gravity {
+                severity: match finding.severity {
                     cdc::Severity::Fine => Severity::Fine,
                     cdc::Severity::Warning => Severity::Warning,
                     _ => Severity::Error,

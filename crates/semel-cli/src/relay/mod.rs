@@ -148,7 +148,7 @@ impl Bounds {
 
     fn options(&self) -> RelayOptions {
         let options = RelayOptions::default()
-            .tries_max(self.tries)
+            .attempts_max(self.tries)
             .drain_timeout(Duration::from_millis(self.drain))
             .warn_age(Duration::from_millis(self.warn_age))
             .poison(match self.poison {

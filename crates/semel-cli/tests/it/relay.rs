@@ -38,7 +38,7 @@ fn figures_are_there_and_move() {
     outbox.append("payments", "a", "1");
     outbox.append("payments", "b", "2");
     relay.wait_for_metric(CONFIRMED, |confirmed| confirmed == 2.0);
-    relay.wait_for_metric("semel_relay_lanes", |lanes| lanes == 1.0);
+    relay.wait_for_metric("semel_relay_lanes", |partitions| partitions == 1.0);
     relay.wait_for_metric("semel_relay_owner_epoch", |epoch| epoch >= 1.0);
     relay.wait_for_metric("semel_relay_last_success_timestamp_seconds", |at| at > 1.7e9);
     relay.wait_for_metric("semel_relay_unpublished_events", |events| events == 0.0);

@@ -67,7 +67,7 @@ mod postgres {
         assert_eq!(states(&url), ["waiting"; 100]);
         let relay = Relay::start(&url, &format!("{}?prefix={prefix}:", redis.url()), &[]);
         relay.wait_for_metric("semel_relay_events_total{outcome=\"confirmed\"}", |events| events >= 100.0);
-        relay.wait_for_metric("semel_relay_lanes", |lanes| lanes == 16.0);
+        relay.wait_for_metric("semel_relay_lanes", |partitions| partitions == 16.0);
         let listed =
             semel(&["outbox", "ls", "--from", &url, "--key", "k-3", "--oldest-first", "--json"]).json();
         let events = listed["events"].as_array().unwrap();

@@ -64,7 +64,7 @@ pub const RELAY_OLDEST: &str = "semel_relay_unpublished_oldest_seconds";
 /// Parked and held events of the outbox. Counting stops at 10,000.
 pub const RELAY_PARKED: &str = "semel_relay_parked_events";
 /// Outbox partitions that a relay owns.
-pub const RELAY_LANES: &str = "semel_relay_lanes";
+pub const RELAY_PARTITIONS: &str = "semel_relay_lanes";
 /// The highest epoch under which it owns one.
 pub const RELAY_EPOCH: &str = "semel_relay_owner_epoch";
 /// Replication slot lag: what the server retains for a relay that has not confirmed it yet.

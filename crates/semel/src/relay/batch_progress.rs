@@ -3,7 +3,7 @@
 //! A key keeps its order across topics, but a sink keeps it only within one topic of a call. So a round sends the
 //! events of a key up to the first change of topic; later ones wait until these are confirmed.
 //!
-//! An event is parked after `tries_max` failed attempts (max attempts) for which it is to [blame](super::blame). If
+//! An event is parked after `attempts_max` failed attempts (max attempts) for which it is to [blame](super::blame). If
 //! nothing gets through for long, the relay skips the batch: everything that fails is parked. An event that was parked
 //! before and fails again is parked at once: it has used up its attempts, and is retried later by itself.
 
@@ -20,8 +20,8 @@ use crate::sink::{Published, SinkError};
 pub(super) struct BatchProgress<'a> {
     events: Vec<EventState<'a>>,
     poison: Poison,
-    tries_max: u32,
-    suspects_max: usize,
+    attempts_max: u32,
+    failing_keys_max: usize,
     is_retry: bool,
     /// Number of calls to the sink so far.
     calls: u32,
@@ -69,8 +69,8 @@ impl<'a> BatchProgress<'a> {
         let mut progress = Self {
             events: events.collect(),
             poison: options.poison,
-            tries_max: if batch.is_retry { 1 } else { options.tries_max },
-            suspects_max: options.suspects_max,
+            attempts_max: if batch.is_retry { 1 } else { options.attempts_max },
+            failing_keys_max: options.failing_keys_max,
             is_retry: batch.is_retry,
             calls: 0,
             confirmed_in: None,
@@ -195,7 +195,7 @@ impl<'a> BatchProgress<'a> {
                 state.failures += u32::from(to_blame);
             }
             let topic = state.topic;
-            if state.failures < self.tries_max {
+            if state.failures < self.attempts_max {
                 unsettled.push((at, error));
                 continue;
             }
@@ -222,8 +222,9 @@ impl<'a> BatchProgress<'a> {
         let (since, calls) = self.stalled.get_or_insert((now, 0));
         *calls += 1;
         let (stalled_for, calls) = (now.saturating_duration_since(*since), *calls);
-        let is_over = blame.patience(failed.len(), self.suspects_max).is_some_and(|most| stalled_for >= most);
-        if calls < self.tries_max || !is_over {
+        let is_over =
+            blame.patience(failed.len(), self.failing_keys_max).is_some_and(|most| stalled_for >= most);
+        if calls < self.attempts_max || !is_over {
             return;
         }
         let topics = failed.iter().filter_map(|(at, _)| self.events.get(*at)).map(|state| state.topic);

@@ -126,7 +126,7 @@ fn a_refused_event_holds_its_key_or_only_itself() {
 
 #[test]
 fn an_event_that_fails_too_often_is_parked_but_not_while_the_sink_is_down() {
-    let options = RelayOptions::default().tries_max(3).suspects_max(1);
+    let options = RelayOptions::default().attempts_max(3).failing_keys_max(1);
     let batch = batch(&[("a", "t"), ("a", "t"), ("b", "t")]);
     let mut trial = Trial::new(&batch, &options);
     // Nothing gets through: the sink may be down.
@@ -169,18 +169,18 @@ fn where_nothing_gets_through_the_batch_is_read_past_after_a_while() {
     }
     // Not before its attempts are used up, however long a call takes.
     let batch = keys(1);
-    let mut trial = Trial::new(&batch, &RelayOptions::default().tries_max(3));
+    let mut trial = Trial::new(&batch, &RelayOptions::default().attempts_max(3));
     assert_eq!(trial.all_fail(30_000).read_past, 0);
     assert_eq!(trial.all_fail(30_000).read_past, 0);
     assert_eq!(trial.all_fail(30_000).read_past, 1);
     // Never, if configured so.
-    let mut trial = Trial::new(&batch, &RelayOptions::default().suspects_max(0));
+    let mut trial = Trial::new(&batch, &RelayOptions::default().failing_keys_max(0));
     assert!((0..10_000).all(|_| trial.all_fail(60_000).read_past == 0));
 }
 
 #[test]
 fn a_topic_that_was_read_past_is_to_blame_once_another_gets_through() {
-    let options = RelayOptions::default().tries_max(2);
+    let options = RelayOptions::default().attempts_max(2);
     let (away, there) = (batch(&[("a", "away"), ("b", "away")]), batch(&[("c", "there")]));
     let mut trial = Trial::new(&away, &options);
     trial.all_fail(0);
@@ -238,7 +238,7 @@ proptest! {
         const TOPICS: [&str; 3] = ["t", "u", "v"];
         let events: Vec<_> = events.iter().map(|(key, topic)| (KEYS[*key], TOPICS[*topic])).collect();
         let poison = if itself { Poison::ParksItself } else { Poison::ParksItsKey };
-        let options = RelayOptions::default().poison(poison).tries_max(4).suspects_max(2);
+        let options = RelayOptions::default().poison(poison).attempts_max(4).failing_keys_max(2);
         let batch = batch(&events);
         let mut trial = Trial::new(&batch, &options);
         let mut answers = answers.into_iter();
@@ -298,7 +298,7 @@ fn a_place_that_is_not_there_is_no_sink_that_is_down() {
     let options = RelayOptions::default();
     let mut trial = Trial::new(&events, &options);
     let away = || Published::Failed(SinkError::not_published("away").destination_down());
-    for _ in 0..options.tries_max {
+    for _ in 0..options.attempts_max {
         // Ten name their destination; the others may have failed because of the sink.
         trial.apply(&trial.ready(), (0..20).map(|n| if n < 10 { away() } else { failed() }).collect());
     }
@@ -311,13 +311,13 @@ fn what_was_not_sent_was_not_tried() {
     let options = RelayOptions::default();
     let mut trial = Trial::new(&events, &options);
     let unsent = || Published::Failed(SinkError::not_tried("no time was left"));
-    for _ in 0..options.tries_max * 2 {
+    for _ in 0..options.attempts_max * 2 {
         let result = trial.apply(&trial.ready(), vec![unsent(), unsent(), unsent()]);
         assert!(result.failure.is_some(), "the failure is reported");
     }
     assert_eq!(trial.ready(), [0, 1, 2]);
     // An event that is sent and fails is to blame as usual.
-    for _ in 0..options.tries_max {
+    for _ in 0..options.attempts_max {
         let ready = trial.ready();
         trial.apply(&ready, vec![Published::Confirmed, failed(), unsent()][3 - ready.len()..].to_vec());
     }

@@ -9,7 +9,7 @@
 //! | nothing gets through | unknown: the sink may be down, or these events are the only ones in flight |
 //!
 //! In the last case the relay waits, then skips the batch: it parks the keys, to see whether anything else gets
-//! through. It waits at most a second for up to `suspects_max` keys. More keys look like an outage: half a minute to a
+//! through. It waits at most a second for up to `failing_keys_max` keys. More keys look like an outage: half a minute to a
 //! minute. Each further batch in a row waits that much longer. So a sink that is down for an hour parks only a few
 //! batches, and many events for one destination cannot starve those for another.
 
@@ -18,7 +18,7 @@ use std::time::Duration;
 
 /// Longest wait for the first stalled batch.
 const PATIENCE_MAX: Duration = Duration::from_secs(60);
-/// Shortest wait if more than `suspects_max` keys fail: most likely the sink is down, and a broker restart should not
+/// Shortest wait if more than `failing_keys_max` keys fail: most likely the sink is down, and a broker restart should not
 /// park anything.
 const OUTAGE_PATIENCE_MIN: Duration = Duration::from_secs(30);
 /// Most topics remembered. Further topics are judged anew each time.
@@ -30,7 +30,7 @@ pub(super) struct Blame {
     /// Batches skipped since the last success.
     read_past: u32,
     /// Topics of the keys parked with those batches. The next success proves that these topics were to blame.
-    suspects: BTreeSet<String>,
+    maybe_failing: BTreeSet<String>,
     /// Topics that failed while others got through, and had nothing confirmed since.
     failing: BTreeSet<String>,
 }
@@ -39,7 +39,7 @@ impl Blame {
     /// The sink confirmed events of these topics.
     pub(super) fn succeeded<'a>(&mut self, topics: impl IntoIterator<Item = &'a str>) {
         self.read_past = 0;
-        self.failing.append(&mut self.suspects);
+        self.failing.append(&mut self.maybe_failing);
         for topic in topics {
             self.failing.remove(topic);
         }
@@ -59,8 +59,8 @@ impl Blame {
     pub(super) fn set_aside<'a>(&mut self, topics: impl IntoIterator<Item = &'a str>) {
         self.read_past = self.read_past.saturating_add(1);
         for topic in topics {
-            if self.suspects.len() < TOPICS_MAX && !self.failing.contains(topic) {
-                self.suspects.insert(topic.to_owned());
+            if self.maybe_failing.len() < TOPICS_MAX && !self.failing.contains(topic) {
+                self.maybe_failing.insert(topic.to_owned());
             }
         }
     }
@@ -71,8 +71,8 @@ impl Blame {
     }
 
     /// How long nothing may get through before a batch with this many failing keys is skipped. `None`: never skipped.
-    pub(super) fn patience(&self, keys: usize, suspects_max: usize) -> Option<Duration> {
-        let a_second = u32::try_from(suspects_max).unwrap_or(u32::MAX);
+    pub(super) fn patience(&self, keys: usize, failing_keys_max: usize) -> Option<Duration> {
+        let a_second = u32::try_from(failing_keys_max).unwrap_or(u32::MAX);
         let keys = u32::try_from(keys).unwrap_or(u32::MAX);
         let first = Duration::from_secs(1).saturating_mul(keys).checked_div(a_second)?.min(PATIENCE_MAX);
         let first = if keys > a_second { first.max(OUTAGE_PATIENCE_MIN) } else { first };

@@ -6,7 +6,7 @@ use super::outbox_reader::OutboxLineage;
 
 /// Number of partitions (column `lane` or `part`). Each has one cursor and one owner.
 #[cfg(any(feature = "postgres", feature = "mysql"))]
-pub(in crate::relay) const LANES: i16 = 16;
+pub(in crate::relay) const PARTITIONS: i16 = 16;
 
 /// A lease.
 #[derive(Debug)]
@@ -57,7 +57,9 @@ pub(in crate::relay) fn share_of(me: &str, others: &[String]) -> Vec<i16> {
 /// The partitions of the relay with this index among so many.
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 fn share(index: usize, relays: usize) -> Vec<i16> {
-    (0..LANES).filter(|lane| usize::from(lane.unsigned_abs()) % relays.max(1) == index).collect()
+    (0..PARTITIONS)
+        .filter(|partition| usize::from(partition.unsigned_abs()) % relays.max(1) == index)
+        .collect()
 }
 
 #[cfg(all(test, any(feature = "postgres", feature = "mysql")))]
@@ -65,12 +67,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_lane_falls_to_one_relay_and_shares_are_fair() {
+    fn every_partition_falls_to_one_relay_and_shares_are_fair() {
         for relays in 1..20 {
             let shares: Vec<Vec<i16>> = (0..relays).map(|index| share(index, relays)).collect();
             let mut all = shares.concat();
             all.sort_unstable();
-            assert_eq!(all, (0..LANES).collect::<Vec<_>>());
+            assert_eq!(all, (0..PARTITIONS).collect::<Vec<_>>());
             let sizes = || shares.iter().map(Vec::len);
             assert!(sizes().max().unwrap() - sizes().min().unwrap() <= 1);
         }

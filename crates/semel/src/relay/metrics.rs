@@ -205,7 +205,7 @@ impl Readings for State {
                 "Parked and held events; counting stops at 10,000",
                 Some(lag.parked as f64),
             ),
-            (names::RELAY_LANES, "Outbox partitions that this relay owns", Some(lag.lanes.into())),
+            (names::RELAY_PARTITIONS, "Outbox partitions that this relay owns", Some(lag.partitions.into())),
             (
                 names::RELAY_EPOCH,
                 "The highest epoch of an owned partition",
@@ -263,7 +263,7 @@ mod tests {
         let metrics = RelayMetrics::new();
         let has_gauge = |name: &str| metrics.render().lines().any(|line| line.starts_with(name));
         assert!(!has_gauge("semel_relay_unpublished_events "));
-        metrics.sampled(Lag { events: 7, lanes: 16, epoch: Some(3), ..Lag::default() });
+        metrics.sampled(Lag { events: 7, partitions: 16, epoch: Some(3), ..Lag::default() });
         assert!(has(&metrics, "semel_relay_unpublished_events 7.0"));
         assert!(has(&metrics, "semel_relay_owner_epoch 3.0"));
         assert!(!has_gauge("semel_relay_slot_lag_bytes "));

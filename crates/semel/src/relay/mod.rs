@@ -77,7 +77,7 @@ mod transactions;
 
 pub use listing::{EventDetail, EventFilter, EventStatus, EventSummary, LOOKED_EVENTS_MAX, MissingPrivilege};
 pub use metrics::RelayMetrics;
-pub use options::{Poison, RelayOptions};
+pub use options::{ATTEMPTS_MAX, Poison, RelayOptions};
 pub use outbox_reader::{
     Batch, Lag, LeftOut, OutboxLineage, OutboxReader, OutboxReaderError, Parked, Pending, Position, Pruned,
     Rebase, Settled, SinkCheckpoint,

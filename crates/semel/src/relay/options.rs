@@ -4,8 +4,12 @@ use std::time::Duration;
 
 use crate::backoff::Backoff;
 
-/// Share of a pause after a failure that is random, so that many relays do not retry at once.
-const PAUSE_JITTER: f64 = 0.2;
+/// The default max attempts of an event. Fewer than a consumer gives a message: all other events of the batch wait until
+/// then, and a parked key is retried soon by itself.
+pub const ATTEMPTS_MAX: u32 = 3;
+
+/// Share of a backoff that is random, so that many relays do not retry at once.
+const BACKOFF_JITTER: f64 = 0.2;
 
 /// What is parked when an event cannot be published (a poison message).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -22,10 +26,10 @@ pub enum Poison {
 #[derive(Clone, Debug)]
 pub struct RelayOptions {
     pub(super) poison: Poison,
-    pub(super) tries_max: u32,
-    pub(super) suspects_max: usize,
-    pub(super) probe: Backoff,
-    pub(super) pause: Backoff,
+    pub(super) attempts_max: u32,
+    pub(super) failing_keys_max: usize,
+    pub(super) poll_interval: Backoff,
+    pub(super) backoff: Backoff,
     pub(super) drain_timeout: Duration,
     pub(super) prune: Option<Prune>,
     pub(super) warn_age: Duration,
@@ -65,10 +69,10 @@ impl Default for RelayOptions {
     fn default() -> Self {
         Self {
             poison: Poison::default(),
-            tries_max: 3,
-            suspects_max: 8,
-            probe: Backoff::new(Duration::from_millis(1), Duration::from_millis(25)),
-            pause: Backoff::new(Duration::from_millis(20), Duration::from_secs(10)).jitter(PAUSE_JITTER),
+            attempts_max: ATTEMPTS_MAX,
+            failing_keys_max: 8,
+            poll_interval: Backoff::new(Duration::from_millis(1), Duration::from_millis(25)),
+            backoff: Backoff::new(Duration::from_millis(20), Duration::from_secs(10)).jitter(BACKOFF_JITTER),
             drain_timeout: Duration::from_secs(10),
             prune: Some(Prune {
                 every: Duration::from_secs(60),
@@ -86,11 +90,11 @@ impl RelayOptions {
         self
     }
 
-    /// Max attempts of one event before its key is parked, while the sink accepts others: by default 3. Few, because
-    /// all other events wait until then, and a parked key is retried soon by itself. An event that the broker refuses
-    /// for good is parked at once, and so is one that was parked before and fails again.
-    pub fn tries_max(mut self, tries: u32) -> Self {
-        self.tries_max = tries.max(1);
+    /// Max attempts of one event before its key is parked, while the sink accepts others: by default
+    /// [`ATTEMPTS_MAX`]. An event that the broker refuses for good is parked at once, and so is one that was parked
+    /// before and fails again.
+    pub fn attempts_max(mut self, attempts: u32) -> Self {
+        self.attempts_max = attempts.max(1);
         self
     }
 
@@ -102,22 +106,23 @@ impl RelayOptions {
     /// most a second for a batch with up to 8 failing keys. More keys look like a sink that is down: it waits half a
     /// minute, or with 4,000 keys a minute, which is the most. The second batch in a row waits twice as long, the third
     /// three times, until anything succeeds. 0: it waits without end, and so does everything behind it.
-    pub fn suspects_max(mut self, keys: usize) -> Self {
-        self.suspects_max = keys;
+    pub fn failing_keys_max(mut self, keys: usize) -> Self {
+        self.failing_keys_max = keys;
         self
     }
 
-    /// Poll interval of an idle outbox, from right after an event to when nothing came for long: by default 1 to 25 ms.
-    pub fn probe(mut self, least: Duration, most: Duration) -> Self {
-        let least = least.max(Duration::from_micros(100));
-        self.probe = Backoff::new(least, most.max(least));
+    /// Poll interval of an idle outbox: the shortest, right after an event, and the longest, when nothing came for
+    /// long. By default 1 to 25 ms.
+    pub fn poll_interval(mut self, min: Duration, max: Duration) -> Self {
+        let min = min.max(Duration::from_micros(100));
+        self.poll_interval = Backoff::new(min, max.max(min));
         self
     }
 
-    /// Backoff after a failure, first and longest: by default 20 ms to 10 s.
-    pub fn pause(mut self, first: Duration, longest: Duration) -> Self {
+    /// Exponential backoff after a failure: the first pause and the longest. By default 20 ms to 10 s.
+    pub fn backoff(mut self, first: Duration, max: Duration) -> Self {
         let first = first.max(Duration::from_millis(1));
-        self.pause = Backoff::new(first, longest.max(first)).jitter(PAUSE_JITTER);
+        self.backoff = Backoff::new(first, max.max(first)).jitter(BACKOFF_JITTER);
         self
     }
 

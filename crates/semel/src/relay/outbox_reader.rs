@@ -254,7 +254,7 @@ pub struct Lag {
     /// Parked and held events. Counting stops at 10,000.
     pub parked: u64,
     /// Outbox partitions that this relay owns.
-    pub lanes: u32,
+    pub partitions: u32,
     /// The highest epoch of an owned partition.
     pub epoch: Option<u64>,
     /// Bytes of log that the server retains for this relay, if it says so.

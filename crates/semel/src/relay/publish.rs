@@ -73,7 +73,7 @@ pub(super) struct Attempts {
 impl Attempts {
     pub(super) fn new<S, K>(relay: &Relay<S, K>) -> Self {
         let (options, stopped) = (relay.options.clone(), relay.stop.subscribe());
-        Self { delay: Delay::new(options.pause), options, stopped, leave_at: None }
+        Self { delay: Delay::new(options.backoff), options, stopped, leave_at: None }
     }
 
     fn leave_at(&mut self) -> Instant {

@@ -149,7 +149,8 @@ impl<S: OutboxReader, K: Sink> Relay<S, K> {
     ) -> Result<RelayStats, RelayError> {
         let mut stats = RelayStats::default();
         let mut stopped = self.stop.subscribe();
-        let (mut idle, mut delay) = (Delay::new(self.options.probe), Delay::new(self.options.pause));
+        let (mut idle, mut delay) =
+            (Delay::new(self.options.poll_interval), Delay::new(self.options.backoff));
         self.probe_sink_if_due().await;
         let ended = loop {
             if *stopped.borrow() {
@@ -188,7 +189,7 @@ impl<S: OutboxReader, K: Sink> Relay<S, K> {
                     match while_renewing(&mut self.source, self.observer.as_ref(), wait).await {
                         Ok(Some(())) => {}
                         // Not at once: two relays that take each other for dead would keep the database busy.
-                        Ok(None) => stop::pause(self.options.pause.first, &mut stopped).await,
+                        Ok(None) => stop::pause(self.options.backoff.first, &mut stopped).await,
                         Err(error) => break Err(error),
                     }
                     delay.grow();

@@ -22,7 +22,7 @@ pub(super) struct TransactionSplitter<'a> {
     events_max: usize,
     /// How often the first open event has failed alone.
     failures: u32,
-    tries_max: u32,
+    attempts_max: u32,
     /// Topics with an event that was parked after max attempts.
     given_up: HashSet<&'a str>,
     parked: Vec<GivenUp>,
@@ -71,13 +71,14 @@ impl<'a> TransactionSplitter<'a> {
         let mut ids = HashSet::new();
         let all = batch.events.iter().map(|pending| pending.event.id());
         let shared = all.filter(|id| !ids.insert(*id)).collect();
-        let (events_max, tries_max) = (events_max.max(1), if batch.is_retry { 1 } else { options.tries_max });
+        let (events_max, attempts_max) =
+            (events_max.max(1), if batch.is_retry { 1 } else { options.attempts_max });
         Self {
             batch,
             progress,
             events_max,
             failures: 0,
-            tries_max,
+            attempts_max,
             given_up: HashSet::new(),
             parked: Vec::new(),
             shared,
@@ -162,7 +163,7 @@ impl<'a> TransactionSplitter<'a> {
         self.failures += 1;
         let topic = self.batch.events.get(*at).map_or("", |pending| pending.event.topic());
         // One event of a topic had all its attempts; the others of that topic get one each.
-        if self.failures < self.tries_max && !self.given_up.contains(topic) {
+        if self.failures < self.attempts_max && !self.given_up.contains(topic) {
             return true;
         }
         self.given_up.insert(topic);

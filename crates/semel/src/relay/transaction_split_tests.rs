@@ -15,7 +15,7 @@ fn batch(events: &[(&str, &str)]) -> Batch {
 }
 
 fn parts<'a>(batch: &'a Batch, reached: Option<&SinkCheckpoint>) -> TransactionSplitter<'a> {
-    TransactionSplitter::new(batch, reached, usize::MAX, &RelayOptions::default().tries_max(2))
+    TransactionSplitter::new(batch, reached, usize::MAX, &RelayOptions::default().attempts_max(2))
 }
 
 fn id(batch: &Batch, at: usize) -> Uuid {
@@ -117,7 +117,7 @@ fn the_one_to_blame_is_found_by_halves() {
 #[test]
 fn an_event_has_its_tries_and_the_next_of_its_topic_one() {
     let batch = batch(&[("a", "bad"), ("b", "bad"), ("c", "bad")]);
-    let mut parts = TransactionSplitter::new(&batch, None, 1, &RelayOptions::default().tries_max(3));
+    let mut parts = TransactionSplitter::new(&batch, None, 1, &RelayOptions::default().attempts_max(3));
     assert!(parts.blame(&[0], &no()) && parts.blame(&[0], &no()));
     assert!(!parts.blame(&[0], &no()));
     assert!(!parts.blame(&[1], &no()));

@@ -38,7 +38,7 @@ impl OutboxReader for One {
         Ok(Lag::default())
     }
     async fn release(&mut self) -> Result<(), OutboxReaderError> {
-        self.1.lock().unwrap().push("lanes given back");
+        self.1.lock().unwrap().push("partitions given back");
         Ok(())
     }
 }
@@ -91,11 +91,11 @@ async fn stopped(refuses: bool) -> Vec<&'static str> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_queue_is_dropped_before_the_lanes_are_given_back() {
-    assert_eq!(stopped(false).await, ["queue dropped", "lanes given back"]);
+async fn the_queue_is_dropped_before_the_partitions_are_given_back() {
+    assert_eq!(stopped(false).await, ["queue dropped", "partitions given back"]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn also_where_it_stops_by_itself() {
-    assert_eq!(stopped(true).await, ["queue dropped", "lanes given back"]);
+    assert_eq!(stopped(true).await, ["queue dropped", "partitions given back"]);
 }

@@ -106,7 +106,7 @@ async fn relayed_late(metrics: Option<&RelayMetrics>, oldest: Option<Duration>) 
         oldest,
         stop: Arc::clone(&stop),
     };
-    let options = RelayOptions::default().pause(Duration::from_millis(1), Duration::from_millis(1));
+    let options = RelayOptions::default().backoff(Duration::from_millis(1), Duration::from_millis(1));
     let mut relay = Relay::new(source, Moody::default(), options);
     if let Some(metrics) = metrics {
         relay = relay.observed_by(metrics);

@@ -49,7 +49,7 @@ async fn relayed(errors: Vec<SinkError>, metrics: &RelayMetrics) -> (Vec<&'stati
     let event = Event::new("payments", "payment.completed", "1").unwrap();
     let source = One(Some(Batch::new(position, vec![Pending::new(event)])), calls.clone());
     let sink = Transactions { calls: calls.clone(), errors, checkpoint: None };
-    let relay = Relay::new(source, sink, RelayOptions::default().tries_max(3)).observed_by(metrics);
+    let relay = Relay::new(source, sink, RelayOptions::default().attempts_max(3)).observed_by(metrics);
     calls.0.lock().unwrap().1 = Some(relay.stop_handle());
     let stats = relay.run_exactly_once().await.unwrap();
     let called = std::mem::take(&mut calls.0.lock().unwrap().0);

@@ -58,7 +58,8 @@ async fn run(source: impl OutboxReader, [bootstrap, id, positions]: [&String; 3]
         .position_topic(positions)
         .timeout(Duration::from_secs(5))
         .exactly_once(id)?;
-    let options = RelayOptions::default().pause(Duration::from_millis(20), Duration::from_secs(1)).keep_all();
+    let options =
+        RelayOptions::default().backoff(Duration::from_millis(20), Duration::from_secs(1)).keep_all();
     let relay = Relay::new(Announced(source), sink, options);
     let stop = relay.stop_handle();
     let mut terminate = signal(SignalKind::terminate())?;

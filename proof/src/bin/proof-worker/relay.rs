@@ -185,7 +185,7 @@ fn summary(ended: RelayStats) -> String {
 
 /// A relay that ends when it is asked to.
 fn relay_of<S: OutboxReader, K: Sink>(source: S, sink: K) -> Result<Relay<S, K>, Failed> {
-    let options = RelayOptions::default().pause(Duration::from_millis(10), Duration::from_millis(200));
+    let options = RelayOptions::default().backoff(Duration::from_millis(10), Duration::from_millis(200));
     let relay = Relay::new(source, sink, options.keep_all());
     let stop = relay.stop_handle();
     let mut asked = signal(SignalKind::terminate())?;

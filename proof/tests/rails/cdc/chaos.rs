@@ -66,7 +66,7 @@ async fn crashes_anywhere_lose_and_swap_nothing() {
             })
             .collect();
         for _ in 0..12 {
-            let relay = Running::start(outbox.source(), &sink, quick().tries_max(1_000));
+            let relay = Running::start(outbox.source(), &sink, quick().attempts_max(1_000));
             match rng.u32(0..4) {
                 0 => proxy.next(1, Fault::CutAnswerAfter(rng.u64(0..20_000))),
                 1 => proxy.next(2, Fault::CutAnswerAfter(rng.u64(0..200_000))),

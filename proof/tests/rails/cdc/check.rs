@@ -15,16 +15,16 @@ async fn what_is_right_and_what_is_not_is_reported() {
     let outbox = world.outbox().await;
     let findings = outbox.check().await.unwrap();
     for about in ["wal_level", "rights", "slots", "senders", "slot", "publication"] {
-        assert_eq!(of(&findings, about).gravity, Severity::Fine, "{findings:?}");
+        assert_eq!(of(&findings, about).severity, Severity::Fine, "{findings:?}");
     }
-    assert_eq!(of(&findings, "max_slot_wal_keep_size").gravity, Severity::Warning);
+    assert_eq!(of(&findings, "max_slot_wal_keep_size").severity, Severity::Warning);
     assert!(of(&findings, "slot").says.contains("will be created"));
     // Nothing was made by looking.
     assert_eq!(world.slot("slot_name").await, None);
 
     let strict = world.options().create(false).open().await.unwrap();
     let findings = strict.check().await.unwrap();
-    assert_eq!(of(&findings, "slot").gravity, Severity::Error);
+    assert_eq!(of(&findings, "slot").severity, Severity::Error);
     assert!(of(&findings, "publication").says.contains("CREATE PUBLICATION"));
     let refused = refusal(&mut strict.source()).await;
     assert!(!refused.may_retry() && refused.to_string().contains("CREATE PUBLICATION"), "{refused}");
@@ -34,7 +34,7 @@ async fn what_is_right_and_what_is_not_is_reported() {
     let name = &world.name;
     let sql = format!("CREATE TABLE other (n int); CREATE PUBLICATION {name} FOR TABLE other");
     client.batch_execute(&sql).await.unwrap();
-    assert_eq!(of(&outbox.check().await.unwrap(), "publication").gravity, Severity::Error);
+    assert_eq!(of(&outbox.check().await.unwrap(), "publication").severity, Severity::Error);
     // The one that was refused has died with its lease.
     world.lease_over().await;
     let refused = refusal(&mut outbox.source()).await;
@@ -83,7 +83,7 @@ async fn a_table_that_is_not_there_or_has_other_columns_is_named() {
     let refused = outbox.check().await.unwrap_err();
     assert!(refused.to_string().contains("no table orders"), "{refused}");
     client.batch_execute("CREATE TABLE orders (id uuid, kind text)").await.unwrap();
-    assert_eq!(of(&outbox.check().await.unwrap(), "table").gravity, Severity::Warning);
+    assert_eq!(of(&outbox.check().await.unwrap(), "table").severity, Severity::Warning);
     let mut source = outbox.source();
     while world.slot("confirmed_flush_lsn").await.is_none() {
         nothing(&mut source).await;

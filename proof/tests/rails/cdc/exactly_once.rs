@@ -20,7 +20,7 @@ struct Running {
 }
 
 fn start(outbox: &CdcOutbox, broker: &Broker) -> Running {
-    let relay = Relay::new(outbox.source(), broker.sink(Bug::None), quick().tries_max(3));
+    let relay = Relay::new(outbox.source(), broker.sink(Bug::None), quick().attempts_max(3));
     let stop = relay.stop_handle();
     Running { task: tokio::spawn(relay.run_exactly_once()), stop }
 }

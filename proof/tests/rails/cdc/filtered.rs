@@ -26,7 +26,7 @@ async fn a_row_filter_is_refused_at_the_start() {
     let outbox = world.outbox().await;
     let findings = outbox.check().await.unwrap();
     let finding = findings.iter().find(|finding| finding.about == "publication").unwrap();
-    assert!(finding.gravity == Severity::Error && finding.says.contains("row filter"), "{finding:?}");
+    assert!(finding.severity == Severity::Error && finding.says.contains("row filter"), "{finding:?}");
     let refused = refusal(&mut outbox.source()).await;
     assert!(refused.to_string().contains("row filter") && !refused.may_retry(), "{refused}");
     world.end().await;

@@ -63,7 +63,7 @@ async fn an_event_that_fails_is_tried_again_by_itself_and_a_skipped_one_is_given
     let sink = TestSink::default();
     sink.state().failing.insert("a1".into());
     sink.state().refused.insert("c1".into());
-    let relay = Running::start(outbox.source(), &sink, quick().tries_max(3));
+    let relay = Running::start(outbox.source(), &sink, quick().attempts_max(3));
     fill(&world, &[("a", "a1"), ("a", "a2"), ("b", "b1"), ("c", "c1"), ("c", "c2")]).await;
     sink.wait_for(1).await;
     until("four are parked", async || parked(&admin).await.len() == 4).await;

@@ -169,7 +169,7 @@ pub fn insert(key: &str, text: &str) -> String {
 
 /// Quick to notice, quick to try again.
 pub fn quick() -> RelayOptions {
-    RelayOptions::default().pause(Duration::from_millis(1), Duration::from_millis(50)).keep_all()
+    RelayOptions::default().backoff(Duration::from_millis(1), Duration::from_millis(50)).keep_all()
 }
 
 /// A relay that runs beside the test.

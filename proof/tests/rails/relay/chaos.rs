@@ -80,7 +80,7 @@ async fn nothing_is_lost_and_nothing_is_overtaken() {
         let (outbox, sink, over) = (outbox.clone(), sink.clone(), over.clone());
         tasks.push(tokio::spawn(async move {
             while !over.load(Ordering::Relaxed) {
-                let relay = Running::start(outbox.source(), &sink, quick().tries_max(1_000));
+                let relay = Running::start(outbox.source(), &sink, quick().attempts_max(1_000));
                 tokio::time::sleep(Duration::from_millis(fastrand::u64(20..900))).await;
                 if fastrand::bool() {
                     relay.kill().await;

@@ -89,7 +89,7 @@ async fn a_batch_ends_where_its_bytes_do_and_a_large_window_is_walked_through() 
     world.end().await;
 }
 
-/// Lanes at two places: those of a relay that has gone on, and one of a relay that died. The snapshot at which they meet
+/// Partitions at two places: those of a relay that has gone on, and one of a relay that died. The snapshot at which they meet
 /// was taken while somebody wrote a lot.
 #[tokio::test]
 async fn an_event_behind_much_that_was_under_way_at_the_meeting_place_is_published() {
@@ -189,7 +189,7 @@ async fn lag_is_reported() {
         client.batch_execute(&insert(&format!("k{n}"), "x")).await.unwrap();
     }
     let lag = source.lag().await.unwrap();
-    assert_eq!((lag.events, lag.parked, lag.lanes), (5, 0, 16));
+    assert_eq!((lag.events, lag.parked, lag.partitions), (5, 0, 16));
     assert!(lag.oldest.is_some());
     drained(&mut source).await;
     let lag = source.lag().await.unwrap();

@@ -1,4 +1,4 @@
-//! Who owns a lane, and what becomes of those who did.
+//! Who owns a partition, and what becomes of those who did.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -137,7 +137,7 @@ async fn lanes_are_shared_and_those_of_the_dead_are_taken() {
     let owners = async |wanted: &[i64]| {
         let query =
             "SELECT count(*) FROM semel_outbox_cursor WHERE owner IS NOT NULL GROUP BY owner ORDER BY 1";
-        until(&format!("lanes are owned as {wanted:?}"), async || {
+        until(&format!("partitions are owned as {wanted:?}"), async || {
             let rows = client.query(query, &[]).await.unwrap();
             rows.iter().map(|row| row.get(0)).collect::<Vec<i64>>() == wanted
         })
@@ -165,7 +165,7 @@ async fn lanes_are_shared_and_those_of_the_dead_are_taken() {
     world.end().await;
 }
 
-/// Lanes that were taken over are at another place than one's own. They come together while events keep coming, and are
+/// Partitions that were taken over are at another place than one's own. They come together while events keep coming, and are
 /// read as one again: otherwise each batch would be read and written down as often as there ever were owners.
 #[tokio::test]
 async fn lanes_taken_over_come_together_while_events_keep_coming() {
@@ -177,7 +177,7 @@ async fn lanes_taken_over_come_together_while_events_keep_coming() {
     let ask = async |query: &str| client.query_one(query, &[]).await.unwrap().get::<_, i64>(0);
     let places = "SELECT count(DISTINCT low::text || coalesce(high::text, '')) FROM semel_outbox_cursor";
     let owners = "SELECT count(DISTINCT owner) FROM semel_outbox_cursor";
-    // All lanes have something new at each look, so that no two looks see the same by chance.
+    // All partitions have something new at each look, so that no two looks see the same by chance.
     let fill = (0..64).map(|n| insert(&format!("k{n}"), "on")).collect::<String>();
     let step = async |source: &mut PostgresOutboxReader| {
         client.batch_execute(&fill).await.unwrap();
@@ -241,10 +241,10 @@ async fn one_that_leaves_does_not_wait_for_ever() {
     world.end().await;
 }
 
-/// A batch is written down for all lanes of its owner. Two take them over when that dies, and one of them has nothing of the
+/// A batch is written down for all partitions of its owner. Two take them over when that dies, and one of them has nothing of the
 /// batch: what stands behind it is read all the same.
 #[tokio::test]
-async fn a_batch_whose_lanes_are_shared_out_takes_nothing_behind_it_along() {
+async fn a_batch_whose_partitions_are_shared_out_takes_nothing_behind_it_along() {
     let Some(world) = Postgres::new().await else { return };
     let client = world.connect().await;
     let outbox = world.options().lease(LEASE).batch_max(1, 1 << 20).open().await.unwrap();
@@ -293,13 +293,13 @@ pub async fn orphaned(
         }
         assert!(
             begun.elapsed() < Duration::from_secs(120),
-            "the lanes stay with one that does not know of them"
+            "the partitions stay with one that does not know of them"
         );
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
 }
 
-/// How many lanes each relay has.
+/// How many partitions each relay has.
 async fn owned(client: &tokio_postgres::Client) -> Vec<i64> {
     let owned = "SELECT count(*) FROM semel_outbox_cursor WHERE owner IS NOT NULL GROUP BY owner ORDER BY 1";
     client.query(owned, &[]).await.unwrap().iter().map(|row| row.get(0)).collect()
@@ -331,7 +331,7 @@ pub async fn shared_while_busy(
     let begun = Instant::now();
     batch(first).await;
     while owned().await != [8, 8] {
-        assert!(begun.elapsed() < Duration::from_secs(120), "it has {:?} lanes", owned().await);
+        assert!(begun.elapsed() < Duration::from_secs(120), "it has {:?} partitions", owned().await);
         match second.next().await {
             Ok(Some(_)) => go_on(second.ack(&[Settled::Confirmed]).await),
             result => go_on(result.map(drop)),

@@ -128,7 +128,7 @@ async fn an_event_that_always_fails_is_parked_and_comes_back_by_itself() {
     let sink = TestSink::default();
     sink.state().failing.insert("a1".into());
     fill(&world, &[("a", "a1"), ("a", "a2"), ("b", "b1")]).await;
-    let relay = Running::start(outbox.source(), &sink, quick().tries_max(3));
+    let relay = Running::start(outbox.source(), &sink, quick().attempts_max(3));
     sink.wait_for(1).await;
     until_parked(&outbox, 2).await;
     sink.state().failing.clear();
@@ -180,7 +180,7 @@ async fn a_broker_that_is_down_loses_and_parks_nothing() {
     let keys: Vec<String> = (0..20).map(|n| format!("k{n}")).collect();
     let events: Vec<(&str, &str)> = keys.iter().map(|key| (key.as_str(), "x")).collect();
     fill(&world, &events).await;
-    let relay = Running::start(outbox.source(), &sink, quick().tries_max(2).suspects_max(1));
+    let relay = Running::start(outbox.source(), &sink, quick().attempts_max(2).failing_keys_max(1));
     while sink.state().calls < 30 {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }

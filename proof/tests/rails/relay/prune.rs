@@ -65,7 +65,7 @@ async fn what_another_relay_has_not_published_stays_and_the_next_turn_need_not_b
     drained(&mut source).await;
     let behind =
         "UPDATE semel_outbox_cursor SET low = '3:3:', high = NULL, owner = gen_random_uuid() WHERE lane = 5";
-    // Lane 5 is another's, who has published nothing.
+    // Partition 5 is another's, who has published nothing.
     client
         .batch_execute(&format!("UPDATE semel_outbox_cursor SET epoch = epoch + 1; {behind}"))
         .await

@@ -157,7 +157,7 @@ async fn nothing_is_lost_and_nothing_is_overtaken() {
     let sink = TestSink::default();
     sink.state().fail_percent = 3;
     for _ in 0..8 {
-        let options = || quick().tries_max(1_000);
+        let options = || quick().attempts_max(1_000);
         let relays = [0, 1].map(|_| Running::start(outbox.source(), &sink, options()));
         tokio::time::sleep(Duration::from_millis(fastrand::u64(50..500))).await;
         for relay in relays {

@@ -15,7 +15,7 @@ const EVENTS: usize = 20;
 /// Appends one event after the other, each when the one before it has come.
 async fn woken_each_time(source: impl OutboxReader, mut append: impl AsyncFnMut(String)) {
     let sink = TestSink::default();
-    let relay = Relay::new(source, sink.clone(), quick().probe(SELDOM, SELDOM));
+    let relay = Relay::new(source, sink.clone(), quick().poll_interval(SELDOM, SELDOM));
     let (wake, stop) = (relay.wake_handle(), relay.stop_handle());
     let running = tokio::spawn(relay.run());
     // The first may be seen by chance, before the relay rests. Not all can.

@@ -90,7 +90,7 @@ impl Postgres {
         PgPoolOptions::new().max_connections(connections).connect_with(options).await.unwrap()
     }
 
-    /// The leases of those who have lanes are over. For tests in which they have died.
+    /// The leases of those who have partitions are over. For tests in which they have died.
     pub async fn lease_over(&self) {
         let over = "UPDATE semel_outbox_relay SET lease_until = clock_timestamp()
                     WHERE id IN (SELECT owner FROM semel_outbox_cursor)";
@@ -120,7 +120,7 @@ pub fn event(key: &str, text: &str) -> Event {
 
 /// Quick to notice, quick to try again.
 pub fn quick() -> RelayOptions {
-    RelayOptions::default().pause(Duration::from_millis(1), Duration::from_millis(20)).keep_all()
+    RelayOptions::default().backoff(Duration::from_millis(1), Duration::from_millis(20)).keep_all()
 }
 
 /// A relay that runs beside the test.
@@ -175,7 +175,7 @@ pub async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
 pub async fn drained(source: &mut impl OutboxReader) -> Vec<String> {
     let mut texts = Vec::new();
     let mut idle = 0;
-    // A look may only bring lanes together; a second one finds what is there.
+    // A look may only bring partitions together; a second one finds what is there.
     while idle < 3 {
         let batch = match source.next().await {
             Ok(Some(batch)) => batch,

@@ -7,9 +7,9 @@ use crate::relay_chaos::SOON;
 use crate::relay_chaos::load::Database;
 use crate::relay_chaos::scene::{LEASE, Scene};
 
-/// Waits until so many relays own lanes, and none of the others does.
+/// Waits until so many relays own partitions, and none of the others does.
 async fn owners(scene: &Scene, wanted: i64) {
-    let Database::Postgres(pool) = &scene.database else { panic!("lanes are looked at in PostgreSQL") };
+    let Database::Postgres(pool) = &scene.database else { panic!("partitions are looked at in PostgreSQL") };
     let look = "SELECT count(DISTINCT owner) FROM semel_outbox_cursor
                 HAVING count(owner) = 16";
     let waited = async {
@@ -21,7 +21,7 @@ async fn owners(scene: &Scene, wanted: i64) {
             tokio::time::sleep(LEASE / 20).await;
         }
     };
-    tokio::time::timeout(SOON, waited).await.expect("the lanes are shared");
+    tokio::time::timeout(SOON, waited).await.expect("the partitions are shared");
 }
 
 #[tokio::test(flavor = "multi_thread")]

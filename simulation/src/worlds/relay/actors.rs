@@ -47,16 +47,16 @@ impl Actors {
 
     fn options(&self) -> RelayOptions {
         let settings = &self.settings;
-        let suspects_max = if self.stage.has("never_reads_past") { 0 } else { settings.suspects_max };
+        let failing_keys_max = if self.stage.has("never_reads_past") { 0 } else { settings.failing_keys_max };
         RelayOptions::default()
             .poison(if settings.parks_itself { Poison::ParksItself } else { Poison::ParksItsKey })
-            .tries_max(settings.tries_max)
-            .suspects_max(suspects_max)
-            .pause(
-                Duration::from_millis(settings.pause_first_ms),
-                Duration::from_millis(settings.pause_longest_ms),
+            .attempts_max(settings.attempts_max)
+            .failing_keys_max(failing_keys_max)
+            .backoff(
+                Duration::from_millis(settings.backoff_first_ms),
+                Duration::from_millis(settings.backoff_max_ms),
             )
-            .probe(Duration::from_millis(5), Duration::from_millis(settings.idle_ms))
+            .poll_interval(Duration::from_millis(5), Duration::from_millis(settings.idle_ms))
             .keep_all()
     }
 

@@ -6,9 +6,9 @@ use super::plan::{Fault, Plan};
 /// The longest pause before a parked key is tried again, unless the first is longer.
 const RETRY_LONGEST_MS: u64 = 60_000;
 
-/// How long a batch with as many failing keys as `suspects_max` is waited for where nothing gets through; fewer are waited
+/// How long a batch with as many failing keys as `failing_keys_max` is waited for where nothing gets through; fewer are waited
 /// for that much shorter.
-const SUSPECTS_PATIENCE_MS: u64 = 1_000;
+const FAILING_KEYS_PATIENCE_MS: u64 = 1_000;
 
 /// How long one with more of them is waited for: it looks like an outage.
 const OUTAGE_PATIENCE_MS: u64 = 30_000;
@@ -26,8 +26,9 @@ pub(super) fn healthy_within_ms(plan: &Plan) -> u64 {
     let (events, failing) = (plan.appends.len() as u64, plan.failing_keys() as u64);
     let call_ms = settings.call_ms + 5;
     // Each failing key has its tries, with pauses that double: in the worst case one key after the other.
-    let pause_ms = |n: u32| (settings.pause_first_ms << n).min(settings.pause_longest_ms);
-    let tries = u64::from(settings.tries_max) * call_ms + (0..settings.tries_max).map(pause_ms).sum::<u64>();
+    let pause_ms = |n: u32| (settings.backoff_first_ms << n).min(settings.backoff_max_ms);
+    let tries =
+        u64::from(settings.attempts_max) * call_ms + (0..settings.attempts_max).map(pause_ms).sum::<u64>();
     let found = failing * tries + if settings.exactly_once { halved(plan) } else { read_past(plan) };
     // In front of it are at most all events, in as few batches as they fit into, and between two of them one of parked events.
     let batches = events.div_ceil(settings.batch_max as u64) + settings.partitions as u64;
@@ -39,7 +40,7 @@ pub(super) fn healthy_within_ms(plan: &Plan) -> u64 {
         with_retries(plan, within, 2 * transaction_ms(plan))
     } else if settings.parks_itself {
         // Of each key one event is found to fail in a call.
-        with_retries(plan, within, call_ms + settings.pause_first_ms)
+        with_retries(plan, within, call_ms + settings.backoff_first_ms)
     } else {
         within
     }
@@ -65,11 +66,11 @@ fn with_retries(plan: &Plan, within: u64, try_ms: u64) -> u64 {
 
 /// A transaction that fails, the empty one that judges it, and the sink being taken over.
 fn transaction_ms(plan: &Plan) -> u64 {
-    3 * (plan.settings.call_ms + 5) + plan.settings.pause_first_ms
+    3 * (plan.settings.call_ms + 5) + plan.settings.backoff_first_ms
 }
 
 /// How long batches are waited for in which nothing gets through, one after the other, the n-th in a row n times as long.
-/// Most batches in a row are those with one key each; most of the longer waits are those with just more than `suspects_max`.
+/// Most batches in a row are those with one key each; most of the longer waits are those with just more than `failing_keys_max`.
 fn read_past(plan: &Plan) -> u64 {
     let settings = &plan.settings;
     if let Some(batches) = plan.batches_known() {
@@ -81,21 +82,23 @@ fn read_past(plan: &Plan) -> u64 {
             // An event that was not even sent is not to blame, whatever is confirmed.
             if !batch.healthy || plan.leaves_untried() {
                 in_a_row += batch.rounds as u64;
-                waits += in_a_row * patience_ms(batch.failing as u64, settings.suspects_max as u64);
+                waits += in_a_row * patience_ms(batch.failing as u64, settings.failing_keys_max as u64);
                 waited += batch.rounds as u64;
             }
         }
-        return (waits + waits.min(waited * settings.pause_longest_ms)) * waits_anew(plan);
+        return (waits + waits.min(waited * settings.backoff_max_ms)) * waits_anew(plan);
     }
     let failing = plan.failing_keys() as u64;
     // As above: whatever is confirmed between them.
     let in_a_row = if plan.leaves_untried() { failing } else { plan.failing_in_a_row() as u64 };
-    let suspects_max = settings.suspects_max.max(1) as u64;
-    let outages = if settings.batch_max as u64 > suspects_max { in_a_row / (suspects_max + 1) } else { 0 };
+    let failing_keys_max = settings.failing_keys_max.max(1) as u64;
+    let outages =
+        if settings.batch_max as u64 > failing_keys_max { in_a_row / (failing_keys_max + 1) } else { 0 };
     let sum = |n: u64| n * (n + 1) / 2;
-    let waits = SUSPECTS_PATIENCE_MS * sum(in_a_row) / suspects_max + OUTAGE_PATIENCE_MS * sum(outages);
+    let waits =
+        FAILING_KEYS_PATIENCE_MS * sum(in_a_row) / failing_keys_max + OUTAGE_PATIENCE_MS * sum(outages);
     // A wait ends with the pause that is under way. Pauses double, so that is at most as long as the wait.
-    let waits = waits + waits.min(in_a_row * settings.pause_longest_ms);
+    let waits = waits + waits.min(in_a_row * settings.backoff_max_ms);
     failing.div_ceil(in_a_row.max(1)) * waits * waits_anew(plan)
 }
 
@@ -113,9 +116,9 @@ fn waits_anew(plan: &Plan) -> u64 {
 }
 
 /// How long the first batch with so many failing keys is waited for while nothing gets through.
-fn patience_ms(failing: u64, suspects_max: u64) -> u64 {
-    let suspects_ms = SUSPECTS_PATIENCE_MS * failing / suspects_max.max(1);
-    if failing <= suspects_max { suspects_ms } else { suspects_ms.clamp(OUTAGE_PATIENCE_MS, PATIENCE_MAX_MS) }
+fn patience_ms(failing: u64, failing_keys_max: u64) -> u64 {
+    let few_ms = FAILING_KEYS_PATIENCE_MS * failing / failing_keys_max.max(1);
+    if failing <= failing_keys_max { few_ms } else { few_ms.clamp(OUTAGE_PATIENCE_MS, PATIENCE_MAX_MS) }
 }
 
 /// A transaction that fails or is in doubt is halved until the event is found. Each try is checked with an empty one, and
@@ -123,7 +126,7 @@ fn patience_ms(failing: u64, suspects_max: u64) -> u64 {
 fn halved(plan: &Plan) -> u64 {
     let settings = &plan.settings;
     let most = settings.batch_max.min(plan.appends.len());
-    let halvings = u64::from(most.next_power_of_two().ilog2()) + u64::from(settings.tries_max);
+    let halvings = u64::from(most.next_power_of_two().ilog2()) + u64::from(settings.attempts_max);
     plan.failing_keys() as u64 * halvings * transaction_ms(plan)
 }
 
@@ -136,7 +139,7 @@ fn next_try_ms(plan: &Plan, parked_ms: u64) -> u64 {
 /// When something disturbs everything: nothing is asked of these times. With what it takes to get going again.
 fn disturbances(plan: &Plan, strikes: &[Strike]) -> Vec<(u64, u64)> {
     let settings = &plan.settings;
-    let taken_over = 3 * settings.lease_ms + 2 * settings.pause_longest_ms + 2_000;
+    let taken_over = 3 * settings.lease_ms + 2 * settings.backoff_max_ms + 2_000;
     let spans = plan.faults.iter().filter_map(|fault| match fault {
         Fault::SinkDown { at_ms, for_ms, .. }
         | Fault::SinkFlaky { at_ms, for_ms, .. }

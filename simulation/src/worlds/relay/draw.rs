@@ -24,17 +24,17 @@ pub(super) fn draw(rng: &mut Rng) -> Plan {
 }
 
 fn settings(rng: &mut Rng) -> Settings {
-    let pause_first_ms = one_of(rng, &[5, 20, 100]);
+    let backoff_first_ms = one_of(rng, &[5, 20, 100]);
     Settings {
         exactly_once: rng.u8(..100) < 35,
         relays: one_of(rng, &[1, 1, 1, 2, 3]),
         partitions: one_of(rng, &[1, 1, 2, 4]),
         batch_max: one_of(rng, &[1, 2, 5, 10, 20, 50, 400]),
-        tries_max: rng.u32(1..=4),
-        suspects_max: one_of(rng, &[1, 2, 8, 8, 8, 20]),
+        attempts_max: rng.u32(1..=4),
+        failing_keys_max: one_of(rng, &[1, 2, 8, 8, 8, 20]),
         parks_itself: rng.u8(..100) < 15,
-        pause_first_ms,
-        pause_longest_ms: one_of(rng, &[200, 1_000, 10_000]),
+        backoff_first_ms,
+        backoff_max_ms: one_of(rng, &[200, 1_000, 10_000]),
         idle_ms: one_of(rng, &[25, 100, 400]),
         lease_ms: one_of(rng, &[1_000, 5_000, 10_000]),
         retry_ms: one_of(rng, &[50, 1_000, 5_000]),
@@ -69,8 +69,8 @@ fn overtaken(rng: &mut Rng) -> Plan {
         relays: 2,
         partitions: 1,
         batch_max: 2,
-        tries_max: 1,
-        suspects_max: 8,
+        attempts_max: 1,
+        failing_keys_max: 8,
         lease_ms: 1_000,
         retry_ms: one_of(rng, &[1_000, 5_000]),
         ..settings(rng)
@@ -234,12 +234,12 @@ pub(super) fn smaller(plan: &Plan) -> Vec<Plan> {
     with(&|settings| settings.exactly_once = false);
     with(&|settings| settings.parks_itself = false);
     with(&|settings| settings.batch_max = 400);
-    with(&|settings| settings.tries_max = 3);
-    with(&|settings| settings.suspects_max = 8);
+    with(&|settings| settings.attempts_max = 3);
+    with(&|settings| settings.failing_keys_max = 8);
     with(&|settings| settings.call_ms = 1);
     with(&|settings| settings.lease_ms = 10_000);
     with(&|settings| settings.retry_ms = 1_000);
-    with(&|settings| (settings.pause_first_ms, settings.pause_longest_ms) = (20, 10_000));
+    with(&|settings| (settings.backoff_first_ms, settings.backoff_max_ms) = (20, 10_000));
     with(&|settings| settings.idle_ms = 25);
     plans.extend(plainer_faults(plan));
     plans.extend(plainer_appends(plan));

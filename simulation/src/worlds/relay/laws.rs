@@ -97,7 +97,7 @@ pub(super) fn nothing_lost(plan: &Plan, got: &[Got], tables: &Tables) -> Result<
 }
 
 /// While the sink takes nothing from anybody, healthy keys are not blamed for it. Some are set aside to read past them:
-/// `suspects_max` a second and relay.
+/// `failing_keys_max` a second and relay.
 pub(super) fn not_blamed_while_down(plan: &Plan, tables: &Tables) -> Result<(), Violation> {
     let settings = &plan.settings;
     let failing: BTreeSet<String> = (0..plan.appends.len())
@@ -110,8 +110,8 @@ pub(super) fn not_blamed_while_down(plan: &Plan, tables: &Tables) -> Result<(), 
         if *how == super::plan::How::OneDestination {
             continue;
         }
-        let pause_ms = (settings.pause_first_ms << settings.tries_max).min(settings.pause_longest_ms);
-        let from = at_ms + (u64::from(settings.tries_max) + 2) * (settings.call_ms + pause_ms + 5);
+        let pause_ms = (settings.backoff_first_ms << settings.attempts_max).min(settings.backoff_max_ms);
+        let from = at_ms + (u64::from(settings.attempts_max) + 2) * (settings.call_ms + pause_ms + 5);
         let during = |at: u64| at > from && at < at_ms + for_ms;
         let blamed = tables
             .parked_at
@@ -121,7 +121,7 @@ pub(super) fn not_blamed_while_down(plan: &Plan, tables: &Tables) -> Result<(), 
         let most = if settings.exactly_once {
             0
         } else {
-            settings.relays as u64 * settings.suspects_max as u64 * down_s
+            settings.relays as u64 * settings.failing_keys_max as u64 * down_s
         };
         if blamed > most {
             let what = format!(

@@ -30,15 +30,15 @@ pub struct Settings {
     /// Most events of a batch.
     pub batch_max: usize,
     /// How often one event may fail.
-    pub tries_max: u32,
+    pub attempts_max: u32,
     /// The option of that name.
-    pub suspects_max: usize,
+    pub failing_keys_max: usize,
     /// A refused event parks only itself, not its key.
     pub parks_itself: bool,
     /// The first pause after a failure.
-    pub pause_first_ms: u64,
+    pub backoff_first_ms: u64,
     /// The longest.
-    pub pause_longest_ms: u64,
+    pub backoff_max_ms: u64,
     /// The longest wait of an idle relay.
     pub idle_ms: u64,
     /// The lease of a partition.

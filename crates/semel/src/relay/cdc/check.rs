@@ -18,7 +18,7 @@ const KEEP_BYTES_MIN: i64 = 1 << 30;
 #[non_exhaustive]
 pub struct Finding {
     /// How severe it is.
-    pub gravity: Severity,
+    pub severity: Severity,
     /// What was checked, in a word or two.
     pub about: &'static str,
     /// What was found, and what to do.
@@ -39,17 +39,17 @@ pub enum Severity {
 
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let gravity = match self.gravity {
+        let severity = match self.severity {
             Severity::Fine => "ok",
             Severity::Warning => "warning",
             Severity::Error => "error",
         };
-        write!(f, "{gravity}: {}: {}", self.about, self.says)
+        write!(f, "{severity}: {}: {}", self.about, self.says)
     }
 }
 
-fn found(gravity: Severity, about: &'static str, says: impl Into<String>) -> Finding {
-    Finding { gravity, about, says: says.into() }
+fn found(severity: Severity, about: &'static str, says: impl Into<String>) -> Finding {
+    Finding { severity, about, says: says.into() }
 }
 
 impl CdcOutbox {
@@ -168,13 +168,13 @@ fn slot(cdc: &Cdc, names: &Names, state: &SlotState, findings: &mut Vec<Finding>
             let held = state.held_bytes.unwrap_or(0);
             let (user, status) =
                 (slot.used_by.map_or("no connection".into(), |pid| format!("pid {pid}")), &state.wal_status);
-            let gravity = if status == "unreserved" || held > cdc.stream.warn_bytes {
+            let severity = if status == "unreserved" || held > cdc.stream.warn_bytes {
                 Severity::Warning
             } else {
                 Severity::Fine
             };
             found(
-                gravity,
+                severity,
                 "slot",
                 format!("{name} is used by {user}, {status}, and retains {held} bytes of the log"),
             )

@@ -74,7 +74,7 @@ impl Leader {
         let after = group.window.as_ref().map_or(0, |window| window.after);
         let [topic, kind, key, of, about, media, headers, once, trace] = &parked.texts;
         let values: [&(dyn ToSql + Sync); 28] = [
-            &group.lanes,
+            &group.partitions,
             &group.epochs,
             &self.names.slot,
             &lineage,

@@ -18,7 +18,7 @@ use super::stream::Stream;
 use super::table::Table;
 use super::table_count::TableCount;
 use crate::relay::outbox_reader::{OutboxLineage, OutboxReaderError};
-use crate::relay::postgres::leased_session::{LeasedSession, get, lane};
+use crate::relay::postgres::leased_session::{LeasedSession, get, partition_row};
 use crate::relay::postgres::partition_group::{self, PartitionGroup, ScanPlan, Window};
 use crate::relay::postgres::snapshot::Snapshot;
 use crate::relay::postgres::unreadable;
@@ -103,7 +103,7 @@ impl Leader {
         leased.lease.renewed(asked, outbox.options.lease);
         let mut groups = Vec::new();
         for row in &rows {
-            partition_group::join(&mut groups, lane(row)?);
+            partition_group::join(&mut groups, partition_row(row)?);
         }
         let (group, at_one_cursor) = merge_all(groups)?;
         leased.groups = vec![group];
@@ -452,7 +452,7 @@ fn merge_all(groups: Vec<PartitionGroup>) -> Result<(PartitionGroup, bool), Outb
         if other.low.age(&all.low).is_lt() {
             all.low = other.low;
         }
-        all.lanes.extend(other.lanes);
+        all.partitions.extend(other.partitions);
         all.epochs.extend(other.epochs);
         all.tids.extend(other.tids);
     }

@@ -30,7 +30,7 @@ static COUNT: Sql = Sql {
     types: &[Type::TEXT, Type::TEXT, Type::INT8],
 };
 
-/// Resets the checkpoint: the slot is ahead of it then, and the next start reads the table. See [`decide`].
+/// Resets the checkpoint: the slot is ahead of it then, and the next start reads the table. See [`decide`](super::slot::decide).
 static DISTRUST: Sql = Sql {
     text: "UPDATE semel_outbox_slot SET acked = '0/0', commit_lsn = '0/0', place = 0, walk = NULL
            WHERE name = $1::text",

@@ -23,7 +23,7 @@ use std::time::Duration;
 use tokio_postgres::types::ToSql;
 
 use super::reader::{ChunkRead, Leased, PollReader};
-use crate::relay::lease::{LANES, RelayLease};
+use crate::relay::lease::{PARTITIONS, RelayLease};
 use crate::relay::outbox_reader::{Lag, OutboxReaderError, Pending, Pruned, Settled};
 use crate::relay::parking::{ParkedRows, Retry};
 use crate::relay::postgres::leased_session::LeasedSession;
@@ -39,7 +39,7 @@ pub type PostgresOutboxReader = PollReader<PostgresTables>;
 
 /// A part of the window of the group that owns this partition, up to `until`.
 pub struct WindowChunk {
-    lane: i16,
+    partition: i16,
     seqs: Vec<i64>,
     until: i64,
 }
@@ -57,7 +57,7 @@ impl LeasedSession {
     async fn next_chunk(&mut self) -> Result<Option<ChunkRead<WindowChunk>>, OutboxReaderError> {
         // A group that reaches another's snapshot merges with it, and reading continues. Bounded: other relays' events
         // must not keep this call busy forever.
-        for _ in 0..4 * LANES {
+        for _ in 0..4 * PARTITIONS {
             partition_group::merge(&mut self.groups);
             let groups = self.groups.len();
             let mut arrived = false;
@@ -103,8 +103,8 @@ impl LeasedSession {
                     let chunk = self.chunk_of(at).await?;
                     let Some(group) = self.groups.get(at) else { return Ok(Found::Nothing) };
                     let Some(window) = &group.window else { return Ok(Found::Nothing) };
-                    let (Some(until), Some(lane)) =
-                        (chunk.seqs.last().copied(), group.lanes.first().copied())
+                    let (Some(until), Some(partition)) =
+                        (chunk.seqs.last().copied(), group.partitions.first().copied())
                     else {
                         let Some(group) = self.groups.get_mut(at) else { return Ok(Found::Nothing) };
                         // The recorded events may belong to partitions that others own now. There is more after them.
@@ -138,7 +138,7 @@ impl LeasedSession {
                         self.flush_acks().await?;
                     }
                     self.start_prefetch();
-                    let (events, chunk) = (chunk.events, WindowChunk { lane, seqs: chunk.seqs, until });
+                    let (events, chunk) = (chunk.events, WindowChunk { partition, seqs: chunk.seqs, until });
                     return Ok(Found::Chunk(ChunkRead { cursor, events, chunk }));
                 }
             }
@@ -196,11 +196,11 @@ impl Leased for LeasedSession {
 
     async fn advance(
         &mut self,
-        WindowChunk { lane, seqs, until }: &WindowChunk,
+        WindowChunk { partition, seqs, until }: &WindowChunk,
         events: &[Pending],
         settled: &[Settled],
     ) -> Result<(), OutboxReaderError> {
-        let at = self.groups.iter().position(|group| group.lanes.contains(lane));
+        let at = self.groups.iter().position(|group| group.partitions.contains(partition));
         let at = at.ok_or(OutboxReaderError::Fenced)?;
         let parked = ParkedRows::of(seqs, events, settled);
         if !parked.seqs.is_empty() {

@@ -6,11 +6,11 @@ use std::time::Instant;
 use tokio_postgres::Row;
 use tokio_postgres::types::{FromSql, ToSql};
 
-use super::partition_group::{self, Lane, PartitionGroup, ScanPlan, Window};
+use super::partition_group::{self, PartitionGroup, PartitionRow, ScanPlan, Window};
 use super::prefetch::Prefetch;
 use super::snapshot::Snapshot;
 use super::{Outbox, unreadable};
-use crate::relay::lease::{LANES, RelayLease, share_of};
+use crate::relay::lease::{PARTITIONS, RelayLease, share_of};
 use crate::relay::outbox_reader::{OutboxLineage, OutboxReaderError};
 use crate::relay::table_checks::{known_version, no_outbox};
 use crate::store::postgres::connect::{Path, Session};
@@ -114,21 +114,23 @@ impl LeasedSession {
     pub(in crate::relay) async fn fenced(
         &self,
         sql: &Sql,
-        (lanes, epochs): (&[i16], &[i64]),
+        (partitions, epochs): (&[i16], &[i64]),
         values: &[&(dyn ToSql + Sync)],
     ) -> Result<Vec<Row>, OutboxReaderError> {
-        let mut all: Vec<&(dyn ToSql + Sync)> = vec![&lanes, &epochs];
+        let mut all: Vec<&(dyn ToSql + Sync)> = vec![&partitions, &epochs];
         all.extend_from_slice(values);
         let rows = self.query(sql, &all).await?;
-        if rows.len() == lanes.len() { Ok(rows) } else { Err(OutboxReaderError::Fenced) }
+        if rows.len() == partitions.len() { Ok(rows) } else { Err(OutboxReaderError::Fenced) }
     }
 
     /// Stores the new ctids of a group's cursor rows after an update moved them.
     pub(in crate::relay) fn moved(&mut self, at: usize, rows: &[Row]) -> Result<(), OutboxReaderError> {
         let Some(group) = self.groups.get_mut(at) else { return Ok(()) };
         for row in rows {
-            let lane: i16 = get(row, 0)?;
-            if let Some((_, tid)) = group.lanes.iter().zip(&mut group.tids).find(|(one, _)| **one == lane) {
+            let partition: i16 = get(row, 0)?;
+            if let Some((_, tid)) =
+                group.partitions.iter().zip(&mut group.tids).find(|(one, _)| **one == partition)
+            {
                 *tid = get(row, 1)?;
             }
         }
@@ -199,28 +201,28 @@ impl LeasedSession {
             self.query(&outbox.statements.let_go, &[&me]).await?;
         }
         let share = share_of(&me, &self.others);
-        let extra = |lane: &i16| !share.contains(lane);
+        let extra = |partition: &i16| !share.contains(partition);
         for group in &self.groups {
-            let (lanes, epochs): (Vec<i16>, Vec<i64>) = group
-                .lanes
+            let (partitions, epochs): (Vec<i16>, Vec<i64>) = group
+                .partitions
                 .iter()
                 .copied()
                 .zip(group.epochs.iter().copied())
-                .filter(|(lane, _)| extra(lane))
+                .filter(|(partition, _)| extra(partition))
                 .unzip();
-            if !lanes.is_empty() {
-                self.query(&outbox.statements.release, &[&lanes, &epochs]).await?;
+            if !partitions.is_empty() {
+                self.query(&outbox.statements.release, &[&partitions, &epochs]).await?;
             }
         }
-        let owned: Vec<i16> = self.groups.iter().flat_map(|group| group.lanes.iter().copied()).collect();
+        let owned: Vec<i16> = self.groups.iter().flat_map(|group| group.partitions.iter().copied()).collect();
         let gone: Vec<i16> = owned.iter().copied().filter(extra).collect();
         partition_group::without(&mut self.groups, &gone);
-        let missing: Vec<i16> = share.into_iter().filter(|lane| !owned.contains(lane)).collect();
+        let missing: Vec<i16> = share.into_iter().filter(|partition| !owned.contains(partition)).collect();
         if !missing.is_empty() {
             let values: [&(dyn ToSql + Sync); 3] = [&me, &missing, &self.lease.lineage.to_string()];
             let rows = self.query(&outbox.statements.take, &values).await?;
             for row in &rows {
-                partition_group::join(&mut self.groups, lane(row)?);
+                partition_group::join(&mut self.groups, partition_row(row)?);
             }
             if rows.len() < missing.len() {
                 // Their owners are about to release them.
@@ -229,7 +231,7 @@ impl LeasedSession {
             }
             if !rows.is_empty() {
                 tracing::info!(
-                    lanes = rows.len(),
+                    partitions = rows.len(),
                     relays = self.others.len() + 1,
                     "this relay took over outbox partitions"
                 );
@@ -243,28 +245,28 @@ impl LeasedSession {
     pub(in crate::relay) async fn acquire_exclusive(&mut self) -> Result<bool, OutboxReaderError> {
         self.exclusive = true;
         let (outbox, me) = (Arc::clone(&self.outbox), self.lease.me.clone());
-        let all = usize::from(LANES.unsigned_abs());
-        match self.groups.iter().map(|group| group.lanes.len()).sum::<usize>() {
+        let all = usize::from(PARTITIONS.unsigned_abs());
+        match self.groups.iter().map(|group| group.partitions.len()).sum::<usize>() {
             owned if owned == all => return Ok(true),
             0 => {}
             _ => {
                 for group in std::mem::take(&mut self.groups) {
-                    self.query(&outbox.statements.release, &[&group.lanes, &group.epochs]).await?;
+                    self.query(&outbox.statements.release, &[&group.partitions, &group.epochs]).await?;
                 }
             }
         }
         if !self.lease.heartbeat_due() {
             return Ok(false);
         }
-        let lanes: Vec<i16> = (0..LANES).collect();
+        let partitions: Vec<i16> = (0..PARTITIONS).collect();
         let free = self.query(&outbox.statements.free, &[&me]).await?;
         let free: i64 = free.first().map_or(Ok(0), |row| get(row, 0))?;
         if usize::try_from(free) == Ok(all) {
             self.heartbeat().await?;
-            let values: [&(dyn ToSql + Sync); 3] = [&me, &lanes, &self.lease.lineage.to_string()];
+            let values: [&(dyn ToSql + Sync); 3] = [&me, &partitions, &self.lease.lineage.to_string()];
             let rows = self.query(&outbox.statements.acquire_exclusive, &values).await?;
             for row in &rows {
-                partition_group::join(&mut self.groups, lane(row)?);
+                partition_group::join(&mut self.groups, partition_row(row)?);
             }
             if rows.len() == all {
                 tracing::info!("this relay took over all outbox partitions");
@@ -291,7 +293,7 @@ impl LeasedSession {
     /// Releases everything, and disconnects.
     pub(in crate::relay) async fn release(self) -> Result<(), StoreError> {
         for group in &self.groups {
-            self.query(&self.outbox.statements.release, &[&group.lanes, &group.epochs]).await?;
+            self.query(&self.outbox.statements.release, &[&group.partitions, &group.epochs]).await?;
         }
         self.unlist().await;
         self.close().await;
@@ -355,7 +357,7 @@ pub(in crate::relay) async fn system(session: &Session) -> Option<String> {
     rows.first()?.try_get(0).ok()
 }
 
-pub(in crate::relay) fn lane(row: &Row) -> Result<Lane, StoreError> {
+pub(in crate::relay) fn partition_row(row: &Row) -> Result<PartitionRow, StoreError> {
     let snapshot = |text: String| {
         Snapshot::read(&text)
             .ok_or_else(|| unreadable(&format!("{text:?} in semel_outbox_cursor is not a snapshot")))
@@ -370,8 +372,8 @@ pub(in crate::relay) fn lane(row: &Row) -> Result<Lane, StoreError> {
             plan: ScanPlan::Unknown,
         }),
     };
-    Ok(Lane {
-        lane: get(row, 0)?,
+    Ok(PartitionRow {
+        partition: get(row, 0)?,
         epoch: get(row, 1)?,
         tid: get(row, 6)?,
         low: snapshot(get(row, 2)?)?,

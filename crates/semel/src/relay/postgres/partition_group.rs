@@ -5,7 +5,7 @@ use super::snapshot::Snapshot;
 /// Partitions at the same cursor. Only partitions just taken over differ, and they catch up: see [`target`].
 #[derive(Clone, Debug)]
 pub(in crate::relay) struct PartitionGroup {
-    pub(in crate::relay) lanes: Vec<i16>,
+    pub(in crate::relay) partitions: Vec<i16>,
     /// One for each partition.
     pub(in crate::relay) epochs: Vec<i64>,
     /// The current ctid of each cursor row. A lookup by number would pass all its dead versions, which vacuum cannot
@@ -42,8 +42,8 @@ pub(in crate::relay) enum ScanPlan {
 
 /// A partition as read from its cursor row.
 #[derive(Clone, Debug)]
-pub(in crate::relay) struct Lane {
-    pub(in crate::relay) lane: i16,
+pub(in crate::relay) struct PartitionRow {
+    pub(in crate::relay) partition: i16,
     pub(in crate::relay) epoch: i64,
     pub(in crate::relay) tid: String,
     pub(in crate::relay) low: Snapshot,
@@ -53,7 +53,7 @@ pub(in crate::relay) struct Lane {
 impl PartitionGroup {
     /// What a change of these partitions is fenced by.
     pub(in crate::relay) fn fence(&self) -> (&[i16], &[i64]) {
-        (&self.lanes, &self.epochs)
+        (&self.partitions, &self.epochs)
     }
 
     /// The cursor of the recorded chunk, if any.
@@ -61,32 +61,32 @@ impl PartitionGroup {
         let window = self.window.as_ref()?;
         let until = window.recorded?;
         // Sorted, so that the order of taking does not change it.
-        let mut lanes = self.lanes.clone();
-        lanes.sort_unstable();
-        Some(format!("{lanes:?} {}..{} {}-{until}", self.low, window.high, window.after))
+        let mut partitions = self.partitions.clone();
+        partitions.sort_unstable();
+        Some(format!("{partitions:?} {}..{} {}-{until}", self.low, window.high, window.after))
     }
 }
 
 /// Adds a partition to the group at the same cursor, or a new one.
-pub(in crate::relay) fn join(groups: &mut Vec<PartitionGroup>, lane: Lane) {
+pub(in crate::relay) fn join(groups: &mut Vec<PartitionGroup>, row: PartitionRow) {
     let same = |group: &&mut PartitionGroup| {
         let cursor = |window: &Option<Window>| {
             window.as_ref().map(|w| (w.high.text().to_owned(), w.after, w.recorded))
         };
-        group.low == lane.low && cursor(&group.window) == cursor(&lane.window)
+        group.low == row.low && cursor(&group.window) == cursor(&row.window)
     };
     match groups.iter_mut().find(same) {
         Some(group) => {
-            group.lanes.push(lane.lane);
-            group.epochs.push(lane.epoch);
-            group.tids.push(lane.tid);
+            group.partitions.push(row.partition);
+            group.epochs.push(row.epoch);
+            group.tids.push(row.tid);
         }
         None => groups.push(PartitionGroup {
-            lanes: vec![lane.lane],
-            epochs: vec![lane.epoch],
-            tids: vec![lane.tid],
-            low: lane.low,
-            window: lane.window,
+            partitions: vec![row.partition],
+            epochs: vec![row.epoch],
+            tids: vec![row.tid],
+            low: row.low,
+            window: row.window,
         }),
     }
 }
@@ -100,7 +100,7 @@ pub(in crate::relay) fn merge(groups: &mut Vec<PartitionGroup>) {
         };
         match merged.iter_mut().find(same) {
             Some(other) => {
-                other.lanes.extend(group.lanes);
+                other.partitions.extend(group.partitions);
                 other.epochs.extend(group.epochs);
                 other.tids.extend(group.tids);
             }
@@ -151,13 +151,13 @@ pub(in crate::relay) fn is_behind(groups: &[PartitionGroup], cursor: &str) -> bo
 /// Removes partitions from their groups.
 pub(in crate::relay) fn without(groups: &mut Vec<PartitionGroup>, gone: &[i16]) {
     for group in groups.iter_mut() {
-        let stays: Vec<bool> = group.lanes.iter().map(|lane| !gone.contains(lane)).collect();
+        let stays: Vec<bool> = group.partitions.iter().map(|partition| !gone.contains(partition)).collect();
         let mut flags = stays.iter().copied().cycle();
-        group.lanes.retain(|_| flags.next().unwrap_or(true));
+        group.partitions.retain(|_| flags.next().unwrap_or(true));
         group.epochs.retain(|_| flags.next().unwrap_or(true));
         group.tids.retain(|_| flags.next().unwrap_or(true));
     }
-    groups.retain(|group| !group.lanes.is_empty());
+    groups.retain(|group| !group.partitions.is_empty());
 }
 
 #[cfg(test)]
@@ -168,8 +168,14 @@ mod tests {
         Snapshot::read(text).unwrap()
     }
 
-    fn lane(lane: i16, low: &str, window: Option<Window>) -> Lane {
-        Lane { lane, epoch: i64::from(lane) * 10, tid: "(0,1)".into(), low: snapshot(low), window }
+    fn row(partition: i16, low: &str, window: Option<Window>) -> PartitionRow {
+        PartitionRow {
+            partition,
+            epoch: i64::from(partition) * 10,
+            tid: "(0,1)".into(),
+            low: snapshot(low),
+            window,
+        }
     }
 
     fn window(high: &str, plan: ScanPlan) -> Window {
@@ -177,14 +183,14 @@ mod tests {
     }
 
     #[test]
-    fn lanes_at_one_place_go_together_and_the_others_catch_up() {
+    fn partitions_at_one_cursor_go_together_and_the_others_catch_up() {
         let mut groups = Vec::new();
-        join(&mut groups, lane(0, "5:5:", None));
-        join(&mut groups, lane(1, "3:3:", None));
-        join(&mut groups, lane(2, "5:5:", None));
-        join(&mut groups, lane(3, "3:3:", Some(window("5:5:", ScanPlan::Unknown))));
+        join(&mut groups, row(0, "5:5:", None));
+        join(&mut groups, row(1, "3:3:", None));
+        join(&mut groups, row(2, "5:5:", None));
+        join(&mut groups, row(3, "3:3:", Some(window("5:5:", ScanPlan::Unknown))));
         assert_eq!(
-            groups.iter().map(|group| group.lanes.clone()).collect::<Vec<_>>(),
+            groups.iter().map(|group| group.partitions.clone()).collect::<Vec<_>>(),
             [vec![0, 2], vec![1], vec![3]]
         );
         assert_eq!(groups[0].epochs, [0, 20]);
@@ -198,7 +204,7 @@ mod tests {
         groups[1].low = snapshot("5:5:");
         groups[1].window = None;
         merge(&mut groups);
-        assert_eq!((groups.len(), groups[0].lanes.clone()), (2, vec![0, 2, 1]));
+        assert_eq!((groups.len(), groups[0].partitions.clone()), (2, vec![0, 2, 1]));
         without(&mut groups, &[2, 3]);
         assert_eq!((groups.len(), groups[0].epochs.clone()), (1, vec![0, 10]));
     }
@@ -206,7 +212,7 @@ mod tests {
     #[test]
     fn a_place_from_beyond_what_was_written_down_is_noticed() {
         let mut groups = Vec::new();
-        join(&mut groups, lane(0, "5:5:", None));
+        join(&mut groups, row(0, "5:5:", None));
         let behind = |groups: &[PartitionGroup], cursor| is_behind(groups, cursor);
         assert!(!behind(&groups, "[0] 3:3:..5:5: 0-7") && !behind(&groups, "[0] 3:3:..4:4: 0-7"));
         assert!(behind(&groups, "[0] 5:5:..6:6: 0-7"));

@@ -38,7 +38,8 @@ impl Prefetch {
 
     fn is_of(&self, group: &PartitionGroup) -> bool {
         let cursor = |group: &PartitionGroup| (group.low.clone(), group.window.clone());
-        (&self.of.lanes, &self.of.epochs, cursor(&self.of)) == (&group.lanes, &group.epochs, cursor(group))
+        (&self.of.partitions, &self.of.epochs, cursor(&self.of))
+            == (&group.partitions, &group.epochs, cursor(group))
     }
 }
 

@@ -85,10 +85,10 @@ impl LeasedSession {
 
     pub(in crate::relay) async fn lag(&self) -> Result<Lag, OutboxReaderError> {
         let mut lag = Lag::default();
-        for PartitionGroup { lanes, epochs, low, window, .. } in &self.groups {
+        for PartitionGroup { partitions, epochs, low, window, .. } in &self.groups {
             let high = window.as_ref().map(|window| window.high.text());
             let after = window.as_ref().map_or(0, |window| window.after);
-            let values: [&(dyn ToSql + Sync); 5] = [&low.text(), &high, &after, lanes, &COUNT_MAX];
+            let values: [&(dyn ToSql + Sync); 5] = [&low.text(), &high, &after, partitions, &COUNT_MAX];
             let rows = self.read_by_index(&self.outbox.statements.lag, &values).await?;
             let Some(row) = rows.first() else { continue };
             let (events, oldest, parked): (i64, Option<i64>, i64) =
@@ -97,7 +97,7 @@ impl LeasedSession {
             lag.events = (lag.events + events.unsigned_abs()).min(COUNT_MAX.unsigned_abs());
             lag.oldest = lag.oldest.max(oldest);
             lag.parked = parked.unsigned_abs();
-            lag.lanes += u32::try_from(lanes.len()).unwrap_or(0);
+            lag.partitions += u32::try_from(partitions.len()).unwrap_or(0);
             lag.epoch = lag.epoch.max(epochs.iter().map(|epoch| epoch.unsigned_abs()).max());
         }
         Ok(lag)

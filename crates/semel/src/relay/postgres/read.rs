@@ -9,7 +9,7 @@ use super::leased_session::{LeasedSession, get, read_by_index};
 use super::partition_group::{self, PartitionGroup, ScanPlan, Window};
 use super::snapshot::Snapshot;
 use super::{Outbox, unreadable};
-use crate::relay::lease::LANES;
+use crate::relay::lease::PARTITIONS;
 use crate::relay::outbox_reader::{OutboxReaderError, Pending};
 use crate::relay::row::{Columns, OutboxRow};
 use crate::store::StoreError;
@@ -112,7 +112,8 @@ pub(in crate::relay) async fn read(
         Some(until) => (until, i64::MAX, i64::MAX),
         None => (i64::MAX, bound(bounds.events_max), bound(bounds.bytes_max)),
     };
-    let lanes = (group.lanes.len() < usize::from(LANES.unsigned_abs())).then_some(&group.lanes);
+    let partitions =
+        (group.partitions.len() < usize::from(PARTITIONS.unsigned_abs())).then_some(&group.partitions);
     let values: [&(dyn ToSql + Sync); 8] = [
         &group.low.text(),
         &window.high.text(),
@@ -120,7 +121,7 @@ pub(in crate::relay) async fn read(
         &until,
         &events_max,
         &bytes_max,
-        &lanes,
+        &partitions,
         &floor,
     ];
     let rows = read_by_index(session, sql, &values).await?;

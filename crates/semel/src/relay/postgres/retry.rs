@@ -12,18 +12,18 @@ use crate::store::postgres::statement::Sql;
 
 impl LeasedSession {
     fn owned(&self) -> Vec<(i16, i64)> {
-        let lanes = self
+        let partitions = self
             .groups
             .iter()
-            .flat_map(|group| group.lanes.iter().copied().zip(group.epochs.iter().copied()));
-        lanes.collect()
+            .flat_map(|group| group.partitions.iter().copied().zip(group.epochs.iter().copied()));
+        partitions.collect()
     }
 
     /// Due parked events of our partitions.
     pub(in crate::relay) async fn due(&self) -> Result<Option<(Retry, Vec<Pending>)>, OutboxReaderError> {
-        let lanes: Vec<i16> = self.owned().into_iter().map(|(lane, _)| lane).collect();
+        let partitions: Vec<i16> = self.owned().into_iter().map(|(partition, _)| partition).collect();
         let values: [&(dyn ToSql + Sync); 3] =
-            [&lanes, &OF_KEY_MAX, &bound(self.outbox.options.bounds.bytes_max)];
+            [&partitions, &OF_KEY_MAX, &bound(self.outbox.options.bounds.bytes_max)];
         let rows = self.query(&self.outbox.statements.due, &values).await?;
         self.parked(&rows)
     }
@@ -44,8 +44,8 @@ impl LeasedSession {
         }
         let (mut tried, mut fence, mut events) = (RetryBatch::default(), Vec::new(), Vec::new());
         for row in rows {
-            let lane: i16 = get(row, 14)?;
-            if let Some(owned) = owned.iter().find(|(owned, _)| *owned == lane)
+            let partition: i16 = get(row, 14)?;
+            if let Some(owned) = owned.iter().find(|(owned, _)| *owned == partition)
                 && !fence.contains(owned)
             {
                 fence.push(*owned);
@@ -82,7 +82,7 @@ impl LeasedSession {
         let topics: Vec<Option<&str>> = left_out.iter().map(|left| left.topic.as_deref()).collect();
         let rows = self.query(&PARKED, &[&numbers, &ids, &topics]).await?;
         let Some(group) = self.groups.first().filter(|_| !rows.is_empty()) else { return Ok(()) };
-        let fence = group.lanes.iter().copied().zip(group.epochs.iter().copied()).collect();
+        let fence = group.partitions.iter().copied().zip(group.epochs.iter().copied()).collect();
         let mut tried = RetryBatch::default();
         for row in &rows {
             tried.ns.push(get(row, 0)?);
@@ -103,7 +103,7 @@ impl LeasedSession {
         let pause_ms = self.outbox.options.retry_ms();
         let values: [&(dyn ToSql + Sync); 8] =
             [confirmed, failed, errors, later, for_good, due, on, &pause_ms];
-        let (lanes, epochs): (Vec<i16>, Vec<i64>) = retry.fence.iter().copied().unzip();
-        self.fenced(&self.outbox.statements.retried, (&lanes, &epochs), &values).await.map(drop)
+        let (partitions, epochs): (Vec<i16>, Vec<i64>) = retry.fence.iter().copied().unzip();
+        self.fenced(&self.outbox.statements.retried, (&partitions, &epochs), &values).await.map(drop)
     }
 }

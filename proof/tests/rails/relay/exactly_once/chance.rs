@@ -18,7 +18,7 @@ async fn round(seed: u64) {
     let broker = Broker::new();
     broker.state().chance = Some(rng.fork());
     let mut appended: Vec<(String, String)> = Vec::new();
-    let start = || Running::start(outbox.source(), broker.sink(Bug::None), quick().tries_max(3));
+    let start = || Running::start(outbox.source(), broker.sink(Bug::None), quick().attempts_max(3));
     let mut relays = vec![start(), start()];
     for n in 0..120 {
         let new: Vec<(String, String)> =
@@ -71,7 +71,7 @@ async fn round(seed: u64) {
     // At last with time to keep their lease.
     let patient = outbox.outbox.clone().lease(Duration::from_secs(5));
     for _ in 0..3 {
-        relays.push(Running::start(patient.source(), broker.sink(Bug::None), quick().tries_max(3)));
+        relays.push(Running::start(patient.source(), broker.sink(Bug::None), quick().attempts_max(3)));
         // A try that was refused before may still be on its way to being written down, and would undo this one.
         for _ in 0..2_400 {
             outbox.retry(None).await;

@@ -4,10 +4,10 @@ pub(crate) mod broker;
 mod chance;
 #[cfg(all(feature = "sinks", feature = "kill"))]
 mod kafka;
-mod lanes;
 mod late;
 mod misuse;
 mod outboxes;
+mod partitions;
 mod planted;
 mod scenes;
 mod wrong;

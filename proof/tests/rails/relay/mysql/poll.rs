@@ -164,7 +164,7 @@ async fn nothing_is_lost_and_nothing_is_overtaken() {
     let sink = TestSink::default();
     sink.state().fail_percent = 3;
     for _ in 0..8 {
-        let relays = [0, 1].map(|_| Running::start(outbox.source(), &sink, quick().tries_max(1_000)));
+        let relays = [0, 1].map(|_| Running::start(outbox.source(), &sink, quick().attempts_max(1_000)));
         tokio::time::sleep(Duration::from_millis(fastrand::u64(100..900))).await;
         for relay in relays {
             if fastrand::bool() {
@@ -202,7 +202,7 @@ async fn what_is_published_and_old_is_forgotten_and_lag_is_reported() {
     assert_eq!(drained(&mut source).await.len(), 3);
     world.append(&[("a", "4"), ("b", "5")]).await;
     let lag = source.lag().await.unwrap();
-    assert_eq!((lag.events, lag.parked, lag.oldest.is_some(), lag.lanes), (2, 0, true, 16));
+    assert_eq!((lag.events, lag.parked, lag.oldest.is_some(), lag.partitions), (2, 0, true, 16));
     assert_eq!(source.prune(Duration::from_secs(3600)).await.unwrap().rows, 0);
     assert_eq!(source.prune(Duration::ZERO).await.unwrap().rows, 3);
     let mut left = drained(&mut source).await;

@@ -3,7 +3,7 @@
 use super::chunk::EVENT;
 use super::leased_session::{LeasedMysqlSession, NOW};
 use super::{MysqlOutbox, MysqlTables};
-use crate::relay::lease::LANES;
+use crate::relay::lease::PARTITIONS;
 use crate::relay::listing::{EventFilter, LOOKED_EVENTS_MAX, MissingPrivilege};
 use crate::relay::outbox_reader::{OutboxReaderError, Rebase};
 use crate::relay::poll::admin::{AdminCommand, FromRow, numbers};
@@ -55,12 +55,12 @@ fn at_once() -> String {
 
 /// One statement for each partition.
 fn each_partition(statement: impl Fn(i16) -> String) -> String {
-    (0..LANES).map(statement).collect::<Vec<_>>().join("; ")
+    (0..PARTITIONS).map(statement).collect::<Vec<_>>().join("; ")
 }
 
 /// The events of one partition to look at, as `o`.
 fn scanned(part: i16, and: &str, order: &str) -> String {
-    let scanned = LOOKED_EVENTS_MAX / usize::from(LANES.unsigned_abs());
+    let scanned = LOOKED_EVENTS_MAX / usize::from(PARTITIONS.unsigned_abs());
     format!("(SELECT * FROM semel_outbox WHERE part = {part} {and} ORDER BY {order} LIMIT {scanned}) o")
 }
 

@@ -6,7 +6,7 @@ use sqlx::mysql::MySqlRow;
 use sqlx::{Decode, MySql, Row, Type};
 
 use super::MysqlTables;
-use crate::relay::lease::{LANES, RelayLease, share_of};
+use crate::relay::lease::{PARTITIONS, RelayLease, share_of};
 use crate::relay::outbox_reader::{Lag, OutboxLineage, OutboxReaderError, Pruned};
 use crate::relay::row::OutboxRow;
 use crate::relay::table_checks::{cursor_ahead, known_version, no_outbox};
@@ -224,7 +224,7 @@ impl LeasedMysqlSession {
     /// Takes all partitions or none. A waiting relay holds no lease: it would be counted among those that share.
     pub(super) async fn acquire_exclusive(&mut self) -> Result<bool, OutboxReaderError> {
         let (me, lineage) = (literal::text(&self.lease.me), literal::text(&self.lease.lineage.to_string()));
-        let all = usize::from(LANES.unsigned_abs());
+        let all = usize::from(PARTITIONS.unsigned_abs());
         if self.cursors.len() == all {
             return Ok(true);
         }
@@ -306,7 +306,7 @@ impl LeasedMysqlSession {
 
     pub(super) async fn lag(&mut self) -> Result<Lag, OutboxReaderError> {
         let mut lag = Lag {
-            lanes: u32::try_from(self.cursors.len()).unwrap_or(0),
+            partitions: u32::try_from(self.cursors.len()).unwrap_or(0),
             epoch: self.cursors.iter().map(|cursor| cursor.epoch.unsigned_abs()).max(),
             ..Lag::default()
         };

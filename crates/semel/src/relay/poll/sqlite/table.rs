@@ -339,7 +339,7 @@ impl Table {
                 events: row.get::<_, i64>(0)?.unsigned_abs(),
                 oldest: oldest.map(|ms| Duration::from_millis(ms.max(0).unsigned_abs())),
                 parked: row.get::<_, i64>(2)?.unsigned_abs(),
-                lanes: u32::from(epoch.is_some()),
+                partitions: u32::from(epoch.is_some()),
                 epoch: epoch.map(i64::unsigned_abs),
                 bytes: None,
             })

@@ -1,4 +1,4 @@
-//! Lanes: one position for all of them needs one owner for all of them.
+//! Partitions: one position for all of them needs one owner for all of them.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -20,15 +20,15 @@ fn events() -> Vec<(String, String)> {
     (0..64).map(|n| (format!("k{n}"), format!("e{n}"))).collect()
 }
 
-/// All lanes are published in one transaction and the relay dies before done. Then another relay is there, which shares,
+/// All partitions are published in one transaction and the relay dies before done. Then another relay is there, which shares,
 /// and the successor.
-async fn half_of_the_lanes(outbox: &InPostgres, sharing: bool) -> Verdict {
+async fn half_of_the_partitions(outbox: &InPostgres, sharing: bool) -> Verdict {
     let (broker, events) = (Broker::with(&[Step::CommitAndHang]), events());
     let all = borrowed(&events);
     outbox.append(&all).await;
     let first = outbox.start(&broker, Bug::None);
     broker.until("a commit without an answer", |state| state.hanging == 1).await;
-    // Lives while the first dies: it has a lease, and half of the lanes fall to each.
+    // Lives while the first dies: it has a lease, and half of the partitions fall to each.
     let mut other = outbox.outbox.source();
     assert!(other.next().await.unwrap().is_none());
     first.kill().await;
@@ -54,7 +54,7 @@ async fn half_of_the_lanes(outbox: &InPostgres, sharing: bool) -> Verdict {
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     } else {
-        // Nothing is published as long as another may have lanes, or the first's lease lasts.
+        // Nothing is published as long as another may have partitions, or the first's lease lasts.
         other.release().await.unwrap();
         outbox.drained(&broker).await;
     }
@@ -65,17 +65,17 @@ async fn half_of_the_lanes(outbox: &InPostgres, sharing: bool) -> Verdict {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn all_lanes_or_none() {
     let Some(outbox) = InPostgres::leased(LEASE).await else { return };
-    assert_eq!(half_of_the_lanes(&outbox, false).await, Verdict::default());
+    assert_eq!(half_of_the_partitions(&outbox, false).await, Verdict::default());
     outbox.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn sharing_lanes_is_caught_publishing_twice() {
+async fn sharing_partitions_is_caught_publishing_twice() {
     let mut found = Verdict::default();
     // Where one of them stands still for its lease, the other has everything and does it right.
     for _ in 0..5 {
         let Some(outbox) = InPostgres::leased(LEASE).await else { return };
-        found = half_of_the_lanes(&outbox, true).await;
+        found = half_of_the_partitions(&outbox, true).await;
         outbox.end().await;
         if !found.twice.is_empty() {
             break;
@@ -84,8 +84,8 @@ async fn sharing_lanes_is_caught_publishing_twice() {
     assert!(!found.twice.is_empty(), "{found:?}");
 }
 
-/// Batches of two groups of lanes are written down, left behind by relays that shared. Whichever the sink has had comes
-/// first, however the lanes are found.
+/// Batches of two groups of partitions are written down, left behind by relays that shared. Whichever the sink has had comes
+/// first, however the partitions are found.
 async fn two_batches_under_way(outbox: &InPostgres, deaf: bool) -> Verdict {
     let mut events = events();
     let client = outbox.world.connect().await;
@@ -99,7 +99,7 @@ async fn two_batches_under_way(outbox: &InPostgres, deaf: bool) -> Verdict {
         let relay = outbox.start(&broker, Bug::None);
         broker.until("a commit without an answer", |state| state.hanging == 1).await;
         relay.kill().await;
-        // The other lanes are found first, and have more to tell by now.
+        // The other partitions are found first, and have more to tell by now.
         let (key, ..) = broker.state().seen.last().cloned().unwrap();
         let parity = format!("SELECT abs(hashtext('{key}') % 16) % 2");
         let parity: i32 = client.query_one(&parity, &[]).await.unwrap().get(0);
