@@ -66,6 +66,41 @@ async fn a_lost_answer_within_a_transaction_repeats_and_loses_nothing() {
     assert_eq!(texts, expected);
 }
 
+/// After a doubt the log is read again, from the last ack: what came before that was counted by the stream that ended.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lost_answer_after_an_ack_repeats_nothing_from_the_table() {
+    let Some(world) = World::new().await else { return };
+    let client = world.connect().await;
+    let outbox = world.options().checkpoint_interval(Duration::from_millis(1)).open().await.unwrap();
+    let broker = Broker::new();
+    let relay = start(&outbox, &broker);
+    let append = async |text: &str| {
+        client.batch_execute(&insert("a", text)).await.unwrap();
+        broker.until(text, |state| state.seen.iter().any(|(_, seen, _)| seen == text)).await;
+    };
+    let holds = async |what: &str, sql: &str| {
+        until(what, async || client.query_one(sql, &[]).await.unwrap().get::<_, bool>(0)).await;
+    };
+    // What is appended from now on comes from the log.
+    holds("the table is read", "SELECT coalesce(bool_and(walk IS NULL), false) FROM semel_outbox_slot").await;
+    append("first").await;
+    // The server has the ack: it does not send this transaction again.
+    let acked =
+        "SELECT coalesce(bool_and(s.confirmed_flush_lsn >= n.commit_lsn AND n.commit_lsn > '0/0'), false)
+                 FROM semel_outbox_slot n JOIN pg_replication_slots s ON s.slot_name = n.name";
+    holds("the ack", acked).await;
+    broker.state().script.push_back(Step::InDoubt { committed: true });
+    append("second").await;
+    append("third").await;
+    let counted =
+        "SELECT bool_and(pg_visible_in_snapshot(o.xid, c.low)) FROM semel_outbox o, semel_outbox_cursor c";
+    holds("the cursor past all of them", counted).await;
+    relay.stop.stop();
+    relay.task.await.unwrap().unwrap();
+    assert_eq!(broker.texts(), ["first", "second", "third"]);
+    world.end().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_place_that_is_only_a_commit_is_caught_here_too() {
     let Some(texts) = in_doubt(Some(PlantedBug::CommitOnly)).await else { return };

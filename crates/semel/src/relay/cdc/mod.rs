@@ -378,6 +378,7 @@ impl OutboxReader for CdcOutboxReader {
             // It is in doubt which events of the batch the sink has: the batch is read again.
             if this.in_flight.take().is_some() && matches!(active.stage, Stage::Stream(_)) {
                 active.stage = Stage::Starting;
+                active.count.stream_restarts();
             }
             this.check_reached()
         })

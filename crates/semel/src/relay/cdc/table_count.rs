@@ -58,6 +58,12 @@ impl TableCount {
         self.compares = true;
     }
 
+    /// The stream is read again from the last ack. What it had delivered before that was counted by the stream that
+    /// ended, and is not delivered again: counting restarts.
+    pub(super) fn stream_restarts(&mut self) {
+        *self = Self::default();
+    }
+
     /// The stream starts; this transaction id is new.
     pub(super) fn stream_starts(&mut self, xid: u64) {
         self.streamed_from = xid;
