@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use semel::outbox::{Event, EventError};
 use semel::relay::{
-    Batch, Lag, OutboxLineage, OutboxReader, OutboxReaderError, Pending, Position, Pruned, Settled,
+    Batch, BatchCursor, Lag, OutboxLineage, OutboxReader, OutboxReaderError, Pending, Position, Pruned,
+    Settled,
 };
 use semel::store::{ErrorKind, Fate, StoreError};
 use tokio_postgres::{Client, Row};
@@ -59,7 +60,10 @@ impl OutboxReader for Naive {
         self.next = Some((last.get(0), last.get(1)));
         let events = rows.iter().map(|row| event(row).map(Pending::new));
         let events = events.collect::<Result<_, _>>().map_err(reader_error)?;
-        let position = Position { lineage: OutboxLineage::read("naive"), place: format!("{:?}", self.at) };
+        let position = Position {
+            lineage: OutboxLineage::read("naive"),
+            cursor: BatchCursor::of(format_args!("{:?}", self.at)),
+        };
         Ok(Some(Batch::new(position, events)))
     }
 

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::outbox::Event;
-use crate::relay::outbox_reader::{OutboxLineage, Pending, Position};
+use crate::relay::outbox_reader::{BatchCursor, OutboxLineage, Pending, Position};
 
 /// The progress of a batch, with its own clock.
 struct Trial<'a> {
@@ -36,7 +36,7 @@ impl<'a> Trial<'a> {
 }
 
 fn of(events: Vec<Pending>) -> Batch {
-    Batch::new(Position { lineage: OutboxLineage::read("a/1"), place: "here".into() }, events)
+    Batch::new(Position { lineage: OutboxLineage::read("a/1"), cursor: BatchCursor::of("here") }, events)
 }
 
 fn pending(key: Option<&str>, topic: &str) -> Pending {

@@ -72,17 +72,17 @@ impl SinkCheckpoint {
     /// Whether this checkpoint belongs to that batch. If either side does not know the database system, the tables
     /// decide.
     pub(super) fn is_of(&self, position: &Position) -> bool {
-        self.position.lineage.matches(&position.lineage) && self.position.place == position.place
+        self.position.lineage.matches(&position.lineage) && self.position.cursor == position.cursor
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::relay::OutboxLineage;
+    use crate::relay::{BatchCursor, OutboxLineage};
 
-    fn reached(place: &str, left_out: usize) -> SinkCheckpoint {
-        let position = Position { lineage: OutboxLineage::read("a/1"), place: place.to_owned() };
+    fn reached(cursor: &str, left_out: usize) -> SinkCheckpoint {
+        let position = Position { lineage: OutboxLineage::read("a/1"), cursor: BatchCursor::of(cursor) };
         SinkCheckpoint {
             position,
             left_out: (0..left_out).map(|n| Uuid::from_u128(n as u128).into()).collect(),
@@ -94,12 +94,12 @@ mod tests {
         for one in [reached("", 0), reached("[0, 1] 3:9:4..5:5: 0-7", 3), reached("two\nlines\n", 1)] {
             assert_eq!(SinkCheckpoint::from_bytes(&one.to_bytes().unwrap()), Some(one));
         }
-        let bytes = reached("place", 2).to_bytes().unwrap();
+        let bytes = reached("cursor", 2).to_bytes().unwrap();
         for end in 0..bytes.len() {
             assert_eq!(SinkCheckpoint::from_bytes(&bytes[..end]), None, "{end}");
         }
         for nonsense in
-            ["", "nonsense", "semel-reached-3\n0 3\na\nb", "semel-reached-1\n9999999 3\na\nb", "a/1\nplace"]
+            ["", "nonsense", "semel-reached-3\n0 3\na\nb", "semel-reached-1\n9999999 3\na\nb", "a/1\ncursor"]
         {
             assert_eq!(SinkCheckpoint::from_bytes(nonsense.as_bytes()), None, "{nonsense}");
         }
@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn a_topic_is_written_where_an_id_does_not_name_an_event() {
-        let mut one = reached("place", 3);
+        let mut one = reached("cursor", 3);
         assert!(one.to_bytes().unwrap().starts_with(b"semel-reached-1\n"));
         one.left_out[1].topic = Some("a \"topic\"\nof two lines".into());
         let bytes = one.to_bytes().unwrap();
@@ -121,16 +121,16 @@ mod tests {
 
     #[test]
     fn it_is_bounded() {
-        assert!(reached("place", LEFT_OUT_MAX).to_bytes().is_some());
-        assert_eq!(reached("place", LEFT_OUT_MAX + 1).to_bytes(), None);
+        assert!(reached("cursor", LEFT_OUT_MAX).to_bytes().is_some());
+        assert_eq!(reached("cursor", LEFT_OUT_MAX + 1).to_bytes(), None);
         assert_eq!(reached(&"x".repeat(BYTES_MAX), 0).to_bytes(), None);
     }
 
     #[test]
     fn the_system_is_compared_where_both_know_it() {
-        let one = reached("place", 0);
+        let one = reached("cursor", 0);
         let of = |lineage: &str| {
-            one.is_of(&Position { lineage: OutboxLineage::read(lineage), place: "place".into() })
+            one.is_of(&Position { lineage: OutboxLineage::read(lineage), cursor: BatchCursor::of("cursor") })
         };
         assert!(of("a/1") && of("a") && !of("a/2") && !of("b/1"));
     }

@@ -79,7 +79,7 @@ pub use listing::{EventDetail, EventFilter, EventStatus, EventSummary, LOOKED_EV
 pub use metrics::RelayMetrics;
 pub use options::{ATTEMPTS_MAX, Poison, RelayOptions};
 pub use outbox_reader::{
-    Batch, Lag, LeftOut, OutboxLineage, OutboxReader, OutboxReaderError, Parked, Pending, Position, Pruned,
-    Rebase, Settled, SinkCheckpoint,
+    Batch, BatchCursor, Lag, LeftOut, OutboxLineage, OutboxReader, OutboxReaderError, Parked, Pending,
+    Position, Pruned, Rebase, Settled, SinkCheckpoint,
 };
 pub use run::{Relay, RelayError, RelayStats, RelayStopHandle, Wake};

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::future::Future;
+use std::str::FromStr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -194,21 +195,53 @@ impl fmt::Display for OutboxLineage {
 pub struct Position {
     /// The outbox's lineage.
     pub lineage: OutboxLineage,
-    /// The cursor, in the outbox reader's own format.
-    pub place: String,
+    /// How far the batch goes.
+    pub cursor: BatchCursor,
+}
+
+/// How far a batch goes, in the outbox reader's own format. Only the reader knows what it means: it formats the cursor
+/// when it gives the batch, and parses it when it resumes there.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct BatchCursor(String);
+
+impl BatchCursor {
+    /// Formats a reader's cursor.
+    pub fn of(cursor: impl fmt::Display) -> Self {
+        Self(cursor.to_string())
+    }
+
+    /// Parses it. `None`: another kind of reader wrote it.
+    pub fn parse<C: FromStr>(&self) -> Option<C> {
+        self.0.parse().ok()
+    }
+}
+
+impl fmt::Display for BatchCursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
 }
 
 impl Position {
     /// Encodes the position, for a sink that can store it beside the events.
     pub fn to_bytes(&self) -> Vec<u8> {
-        format!("{}\n{}", self.lineage, self.place).into_bytes()
+        format!("{}\n{}", self.lineage, self.cursor).into_bytes()
     }
 
     /// Decodes what [`to_bytes`](Self::to_bytes) wrote.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        let (lineage, place) = std::str::from_utf8(bytes).ok()?.split_once('\n')?;
-        Some(Self { lineage: OutboxLineage::read(lineage), place: place.to_owned() })
+        let (lineage, cursor) = std::str::from_utf8(bytes).ok()?.split_once('\n')?;
+        Some(Self { lineage: OutboxLineage::read(lineage), cursor: BatchCursor::of(cursor) })
     }
+}
+
+/// Warns that a reader cannot resume from the sink's position.
+pub(super) fn written_by_another_kind(position: &Position) {
+    tracing::warn!(
+        cursor = %position.cursor,
+        "the sink's position was written by another kind of outbox reader and cannot be used; events published since \
+         the last checkpoint are sent again"
+    );
 }
 
 /// The checkpoint that a sink stores beside the events: what was published last.
@@ -368,7 +401,8 @@ mod tests {
 
     #[test]
     fn a_position_reads_what_it_wrote() {
-        let position = Position { lineage: OutboxLineage::read("a/1"), place: "3:9:4 5".into() };
+        let position = Position { lineage: OutboxLineage::read("a/1"), cursor: BatchCursor::of("3:9:4 5") };
+        assert_eq!(position.to_bytes(), b"a/1\n3:9:4 5", "it is stored in sinks");
         assert_eq!(Position::from_bytes(&position.to_bytes()), Some(position));
         assert_eq!(Position::from_bytes(b"nonsense"), None);
     }

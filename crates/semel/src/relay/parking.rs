@@ -1,6 +1,8 @@
 //! Parking: sorts the results of a batch by what has to be stored.
 
 use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
 use std::time::Duration;
 
 use crate::outbox::{Event, NAME_BYTES_MAX};
@@ -76,14 +78,27 @@ pub struct RetryBatch {
 
 impl RetryBatch {
     /// The cursor of this batch.
-    pub fn place(&self) -> String {
-        format!("parked {:?}", self.ns)
+    pub fn cursor(&self) -> ParkedCursor {
+        ParkedCursor(self.ns.clone())
     }
+}
 
-    /// Numbers of the events, if this is the cursor of a retry batch.
-    pub fn named(place: &str) -> Option<Vec<i64>> {
-        let ns = place.strip_prefix("parked [")?.strip_suffix(']')?;
-        ns.split(", ").map(|n| n.parse().ok()).collect()
+/// The cursor of a retry batch: the numbers of its events.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ParkedCursor(pub Vec<i64>);
+
+impl fmt::Display for ParkedCursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "parked {:?}", self.0)
+    }
+}
+
+impl FromStr for ParkedCursor {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let ns = text.strip_prefix("parked [").and_then(|text| text.strip_suffix(']')).ok_or(())?;
+        ns.split(", ").map(|n| n.parse().map_err(drop)).collect::<Result<_, _>>().map(Self)
     }
 }
 
@@ -174,11 +189,13 @@ mod tests {
     }
 
     #[test]
-    fn a_name_tells_which_were_tried() {
+    fn a_cursor_names_the_events_of_a_retry() {
         let tried = RetryBatch { ns: vec![7, 12], ..RetryBatch::default() };
-        assert_eq!(RetryBatch::named(&tried.place()), Some(tried.ns));
-        assert_eq!(RetryBatch::named("parked []"), None);
-        assert_eq!(RetryBatch::named("[0, 1] 3:3:..5:5: 0-7"), None);
+        assert_eq!(tried.cursor().to_string(), "parked [7, 12]", "it is stored in sinks");
+        assert_eq!("parked [7, 12]".parse(), Ok(tried.cursor()));
+        for other in ["parked []", "[0, 1] 3:3:..5:5: 0-7"] {
+            assert_eq!(other.parse::<ParkedCursor>(), Err(()));
+        }
     }
 
     #[test]

@@ -226,7 +226,7 @@ impl<S: OutboxReader, K: Sink> Relay<S, K> {
         let span = tracing::info_span!(
             names::SPAN_RELAY_BATCH,
             events = batch.events.len(),
-            position = %batch.position.place
+            position = %batch.position.cursor
         );
         self.observe(|metrics| metrics.batch_begins(batch.events.len()));
         let step = self.settle(&batch, publish, stats).instrument(span).await;

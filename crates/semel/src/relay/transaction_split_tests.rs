@@ -1,9 +1,9 @@
 use super::*;
 use crate::outbox::Event;
-use crate::relay::{OutboxLineage, Pending, Poison, Position};
+use crate::relay::{BatchCursor, OutboxLineage, Pending, Poison, Position};
 
-fn position(place: &str) -> Position {
-    Position { lineage: OutboxLineage::read("a/1"), place: place.to_owned() }
+fn position(cursor: &str) -> Position {
+    Position { lineage: OutboxLineage::read("a/1"), cursor: BatchCursor::of(cursor) }
 }
 
 /// Events with these keys and topics.

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use semel::outbox::Event;
 use semel::relay::{
-    Batch, Lag, OutboxLineage, OutboxReader, OutboxReaderError, Pending, Position, Pruned, Relay,
-    RelayOptions, Settled,
+    Batch, BatchCursor, Lag, OutboxLineage, OutboxReader, OutboxReaderError, Pending, Position, Pruned,
+    Relay, RelayOptions, Settled,
 };
 use semel::sink::{DeliverySemantics, Guarantee, Published, Sink, SinkError};
 
@@ -76,7 +76,7 @@ impl Sink for Queue {
 /// Runs a relay, stops it in a call that never ends, and tells what happened in which order.
 async fn stopped(refuses: bool) -> Vec<&'static str> {
     let calls = Calls::default();
-    let position = Position { lineage: OutboxLineage::read("here"), place: "1".to_owned() };
+    let position = Position { lineage: OutboxLineage::read("here"), cursor: BatchCursor::of("1") };
     let event = Event::new("payments", "payment.completed", "1").unwrap();
     let source = One(Batch::new(position, vec![Pending::new(event)]), calls.clone());
     let (asked, mut begun) = tokio::sync::mpsc::unbounded_channel();

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use semel::observe::names;
 use semel::outbox::Event;
 use semel::relay::{
-    Batch, Lag, OutboxLineage, OutboxReader, OutboxReaderError, Pending, Position, Pruned, Relay,
-    RelayMetrics, RelayOptions, RelayStopHandle, Settled,
+    Batch, BatchCursor, Lag, OutboxLineage, OutboxReader, OutboxReaderError, Pending, Position, Pruned,
+    Relay, RelayMetrics, RelayOptions, RelayStopHandle, Settled,
 };
 use semel::sink::{DeliverySemantics, Guarantee, Published, Sink, SinkError};
 
@@ -97,7 +97,7 @@ async fn relayed(metrics: Option<&RelayMetrics>) -> usize {
 
 /// The same while the oldest event has waited for so long.
 async fn relayed_late(metrics: Option<&RelayMetrics>, oldest: Option<Duration>) -> usize {
-    let position = Position { lineage: OutboxLineage::read("here"), place: "1-4".to_owned() };
+    let position = Position { lineage: OutboxLineage::read("here"), cursor: BatchCursor::of("1-4") };
     let events = vec![event("a", "refuse"), event("a", "behind"), event("b", "1"), event("c", "2")];
     let (asked, stop) = (Arc::new(AtomicUsize::new(0)), Arc::new(Mutex::new(None)));
     let source = Batches {

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use semel::outbox::Event;
 use semel::relay::{
-    Batch, Lag, OutboxLineage, OutboxReader, OutboxReaderError, Pending, Position, Pruned, Relay,
-    RelayOptions, RelayStopHandle, Settled,
+    Batch, BatchCursor, Lag, OutboxLineage, OutboxReader, OutboxReaderError, Pending, Position, Pruned,
+    Relay, RelayOptions, RelayStopHandle, Settled,
 };
 use semel::sink::{DeliverySemantics, ExactlyOnce, Guarantee, Published, Sink, SinkError};
 
@@ -104,7 +104,7 @@ async fn relayed(away: bool, exactly_once: bool) -> (Vec<&'static str>, String) 
     let _default = tracing::subscriber::set_default(log.clone());
     tracing::callsite::rebuild_interest_cache();
     let calls = Calls::default();
-    let position = Position { lineage: OutboxLineage::read("here"), place: "1".to_owned() };
+    let position = Position { lineage: OutboxLineage::read("here"), cursor: BatchCursor::of("1") };
     let event = Event::new("payments", "payment.completed", "1").unwrap();
     let source = One(Some(Batch::new(position, vec![Pending::new(event)])), calls.clone());
     let sink = Forgets { calls: calls.clone(), away, asked: false };

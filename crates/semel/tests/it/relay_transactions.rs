@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use semel::outbox::Event;
-use semel::relay::{Batch, OutboxLineage, Pending, Position, Relay, RelayMetrics, RelayOptions, RelayStats};
+use semel::relay::{
+    Batch, BatchCursor, OutboxLineage, Pending, Position, Relay, RelayMetrics, RelayOptions, RelayStats,
+};
 use semel::sink::{DeliverySemantics, ExactlyOnce, Guarantee, Published, Sink, SinkError};
 
 use crate::relay_promise::{Calls, One};
@@ -45,7 +47,7 @@ impl ExactlyOnce for Transactions {
 /// Relays one event through a sink that fails so. What was called, and what became of it.
 async fn relayed(errors: Vec<SinkError>, metrics: &RelayMetrics) -> (Vec<&'static str>, RelayStats) {
     let calls = Calls::default();
-    let position = Position { lineage: OutboxLineage::read("here"), place: "1".to_owned() };
+    let position = Position { lineage: OutboxLineage::read("here"), cursor: BatchCursor::of("1") };
     let event = Event::new("payments", "payment.completed", "1").unwrap();
     let source = One(Some(Batch::new(position, vec![Pending::new(event)])), calls.clone());
     let sink = Transactions { calls: calls.clone(), errors, checkpoint: None };

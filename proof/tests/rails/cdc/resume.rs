@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use semel::relay::poll::postgres::PostgresOutbox;
-use semel::relay::{OutboxLineage, OutboxReader, OutboxReaderError, Position, Settled, SinkCheckpoint};
+use semel::relay::{
+    BatchCursor, OutboxLineage, OutboxReader, OutboxReaderError, Position, Settled, SinkCheckpoint,
+};
 
 use crate::cdc::world::{World, batch, insert, refusal, texts};
 
@@ -117,14 +119,14 @@ async fn a_position_of_another_log_or_of_a_later_one_stops_the_relay() {
         world.lease_over().await;
         refusal(&mut source).await
     };
-    let elsewhere = Position { lineage: OutboxLineage::read("other/1"), place: position.place.clone() };
+    let elsewhere = Position { lineage: OutboxLineage::read("other/1"), cursor: position.cursor.clone() };
     let error = stopped(elsewhere).await;
     assert!(matches!(error, OutboxReaderError::OutboxLineage { .. }) && !error.may_retry(), "{error}");
-    let later = Position { lineage: position.lineage.clone(), place: "t1 FFFFFFFF/0+1".into() };
+    let later = Position { lineage: position.lineage.clone(), cursor: BatchCursor::of("t1 FFFFFFFF/0+1") };
     let error = stopped(later).await;
     assert!(error.to_string().contains("older state") && !error.may_retry(), "{error}");
-    let promoted =
-        Position { lineage: position.lineage.clone(), place: position.place.replace("t1 ", "t9 ") };
+    let cursor = BatchCursor::of(position.cursor.to_string().replace("t1 ", "t9 "));
+    let promoted = Position { lineage: position.lineage.clone(), cursor };
     let error = stopped(promoted).await;
     assert!(matches!(error, OutboxReaderError::OutboxLineage { .. }), "{error}");
     world.end().await;

@@ -5,10 +5,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use semel::relay::parking::{DUE_EVERY, due_after};
-use semel::relay::parking::{ParkedRows, RetryBatch, RetryResult};
+use semel::relay::parking::{ParkedCursor, ParkedRows, RetryBatch, RetryResult};
 use semel::relay::{
-    Batch, Lag, OutboxLineage, OutboxReader, OutboxReaderError, Pending, Position, Pruned, Settled,
-    SinkCheckpoint,
+    Batch, BatchCursor, Lag, OutboxLineage, OutboxReader, OutboxReaderError, Pending, Position, Pruned,
+    Settled, SinkCheckpoint,
 };
 use semel::store::{ErrorKind, Fate, StoreError};
 use tokio::time::Instant;
@@ -135,7 +135,7 @@ pub(super) struct SimulatedSource {
     due_at: Instant,
     next_partition: usize,
     whole: bool,
-    reached: Option<String>,
+    reached: Option<BatchCursor>,
     /// A statement was cancelled or failed: what is stored is not known.
     unsure: bool,
 }
@@ -185,7 +185,7 @@ impl SimulatedSource {
         let asked = Instant::now();
         self.heartbeat_at = asked + self.outbox.lease / 10;
         let (me, owned) = (self.me, self.owned.clone());
-        let (kept, place) = self
+        let (kept, share) = self
             .commit(move |tables| {
                 let kept: BTreeMap<usize, u64> =
                     owned.into_iter().filter(|(partition, epoch)| tables.renew(*partition, *epoch)).collect();
@@ -204,7 +204,7 @@ impl SimulatedSource {
         if !still_ours || (lost && self.whole) {
             return self.fenced();
         }
-        Ok(place)
+        Ok(share)
     }
 
     async fn ready(&mut self) -> Result<(), OutboxReaderError> {
@@ -215,7 +215,7 @@ impl SimulatedSource {
         if Instant::now() < self.heartbeat_at {
             return Ok(());
         }
-        let (place, relays) = self.heartbeat().await?;
+        let (index, relays) = self.heartbeat().await?;
         if self.whole || self.outstanding.is_some() {
             return Ok(());
         }
@@ -224,7 +224,7 @@ impl SimulatedSource {
             .commit(move |tables| {
                 let mut owned = owned;
                 for partition in 0..tables.cursors.len() {
-                    match (partition % relays == place, owned.get(&partition).copied()) {
+                    match (partition % relays == index, owned.get(&partition).copied()) {
                         (true, None) => {
                             owned.extend(tables.take(partition, me).map(|epoch| (partition, epoch)))
                         }
@@ -251,8 +251,8 @@ impl SimulatedSource {
         seqs.iter().map(pending).collect()
     }
 
-    fn give(&mut self, place: String, events: Vec<Pending>, origin: Origin) -> Batch {
-        let position = Position { lineage: OutboxLineage::read("simulated"), place };
+    fn give(&mut self, cursor: BatchCursor, events: Vec<Pending>, origin: Origin) -> Batch {
+        let position = Position { lineage: OutboxLineage::read("simulated"), cursor };
         let batch = match &origin {
             Origin::Chunk { .. } => Batch::new(position, events),
             Origin::Parked { .. } => Batch::retry(position, events),
@@ -268,10 +268,10 @@ impl SimulatedSource {
         let after = self.outbox.tables().cursors[partition].after;
         let events = self.events(&seqs, true);
         let origin = Origin::Chunk { partition, until, seqs };
-        Ok(Some(self.give(place(partition, after, until), events, origin)))
+        Ok(Some(self.give(cursor_of(partition, after, until), events, origin)))
     }
 
-    fn parked(&mut self, tried: RetryBatch, place: String) -> Batch {
+    fn parked(&mut self, tried: RetryBatch, cursor: BatchCursor) -> Batch {
         let (seqs, epochs): (Vec<i64>, BTreeMap<usize, u64>) = {
             let tables = self.outbox.tables();
             let of = |key: &String| tables.parked_keys.get(key).map(|key| key.partition);
@@ -280,7 +280,7 @@ impl SimulatedSource {
             (tried.ns.iter().map(|n| tables.parked[n].seq).collect(), epochs)
         };
         let events = self.events(&seqs, false);
-        self.give(place, events, Origin::Parked { tried, epochs })
+        self.give(cursor, events, Origin::Parked { tried, epochs })
     }
 
     async fn find_due(&mut self) -> Result<Option<Batch>, OutboxReaderError> {
@@ -296,20 +296,20 @@ impl SimulatedSource {
             return Ok(None);
         }
         self.outbox.stage.count("batches of parked events", 1);
-        let place = tried.place();
-        Ok(Some(self.parked(tried, place)))
+        let cursor = BatchCursor::of(tried.cursor());
+        Ok(Some(self.parked(tried, cursor)))
     }
 
     /// What the sink has had last, if that is not done.
     async fn find_reached(&mut self) -> Result<Option<Batch>, OutboxReaderError> {
         let Some(reached) = self.reached.clone() else { return Ok(None) };
-        let found = if let Some(ns) = RetryBatch::named(&reached) {
+        let found = if let Some(ParkedCursor(ns)) = reached.parse() {
             let tried = self.commit(move |tables| tables.again(&ns)).await?;
             (!tried.ns.is_empty()).then(|| self.parked(tried, reached))
         } else {
             let noted = |(partition, cursor): (usize, &super::tables::Cursor)| {
                 let until = cursor.until?;
-                (place(partition, cursor.after, until) == reached).then_some(partition)
+                (cursor_of(partition, cursor.after, until) == reached).then_some(partition)
             };
             let noted = self.outbox.tables().cursors.iter().enumerate().find_map(noted);
             match noted.and_then(|partition| Some((partition, *self.owned.get(&partition)?))) {
@@ -326,8 +326,8 @@ impl SimulatedSource {
 }
 
 /// Names a batch.
-fn place(partition: usize, after: i64, until: i64) -> String {
-    format!("{partition}:{after}-{until}")
+fn cursor_of(partition: usize, after: i64, until: i64) -> BatchCursor {
+    BatchCursor::of(format_args!("{partition}:{after}-{until}"))
 }
 
 impl OutboxReader for SimulatedSource {
@@ -381,8 +381,8 @@ impl OutboxReader for SimulatedSource {
 
     async fn resume(&mut self, reached: Option<&SinkCheckpoint>) -> Result<(), OutboxReaderError> {
         self.outbox.stage.count("positions compared", 1);
-        self.reached = reached.map(|reached| reached.position.place.clone());
-        if self.outstanding.as_ref().map(|(batch, _)| &batch.position.place) != self.reached.as_ref() {
+        self.reached = reached.map(|reached| reached.position.cursor.clone());
+        if self.outstanding.as_ref().map(|(batch, _)| &batch.position.cursor) != self.reached.as_ref() {
             self.outstanding = None;
         }
         Ok(())

@@ -48,6 +48,7 @@ use self::position::{CdcPosition, Cursor, StreamPosition};
 use self::slot::SlotState;
 use super::outbox_reader::{
     Batch, Lag, LeftOut, OutboxLineage, OutboxReader, OutboxReaderError, Pruned, Settled, SinkCheckpoint,
+    written_by_another_kind,
 };
 use super::parking::{Retry, due_after};
 
@@ -361,13 +362,9 @@ impl OutboxReader for CdcOutboxReader {
     }
 
     async fn resume(&mut self, reached: Option<&SinkCheckpoint>) -> Result<(), OutboxReaderError> {
-        let read = reached.and_then(|reached| Some((reached, CdcPosition::read(&reached.position.place)?)));
+        let read = reached.and_then(|reached| Some((reached, reached.position.cursor.parse()?)));
         if let (Some(reached), None) = (reached, &read) {
-            tracing::warn!(
-                place = reached.position.place,
-                "the sink's position was written by another kind of outbox reader and cannot be used; events published \
-                 since the last checkpoint are sent again"
-            );
+            written_by_another_kind(&reached.position);
         }
         self.reached = read.map(|(reached, position)| {
             (reached.position.lineage.clone(), position, reached.left_out.clone())

@@ -10,7 +10,7 @@ use super::position::{CdcPosition, Cursor, StreamPosition};
 use super::stream::StreamBatch;
 use super::table::Row;
 use super::{CdcOutboxReader, Origin, lag, sink_position};
-use crate::relay::outbox_reader::{Batch, OutboxReaderError, Pending, Position};
+use crate::relay::outbox_reader::{Batch, BatchCursor, OutboxReaderError, Pending, Position};
 use crate::relay::parking::DUE_EVERY;
 use crate::relay::postgres::partition_group::ScanPlan;
 use crate::relay::postgres::read::read;
@@ -216,7 +216,7 @@ impl CdcOutboxReader {
 
     fn give(&mut self, position: CdcPosition, events: Vec<Pending>, origin: Origin) -> Option<Batch> {
         let lineage = self.active.as_ref().map(Leader::lineage)?;
-        let position = Position { lineage, place: position.to_string() };
+        let position = Position { lineage, cursor: BatchCursor::of(position) };
         let batch = Batch { position, events, is_retry: matches!(origin, Origin::Parked(_)) };
         self.in_flight = Some((batch.clone(), origin));
         Some(batch)

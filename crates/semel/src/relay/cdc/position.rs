@@ -1,6 +1,7 @@
 //! Positions of events: the part of a batch's position that follows the lineage.
 
 use std::fmt;
+use std::str::FromStr;
 
 use super::lsn::Lsn;
 
@@ -30,13 +31,18 @@ pub(super) struct StreamPosition {
     pub(super) index: u64,
 }
 
-impl CdcPosition {
-    pub(super) fn read(text: &str) -> Option<Self> {
-        let (timeline, text) = text.strip_prefix('t')?.split_once(' ')?;
-        let (at, parked) = text.split_once(" parked ").unwrap_or((text, ""));
-        let parked = parked.split(',').filter(|n| !n.is_empty()).map(|n| n.parse().ok());
-        let (timeline, parked) = (timeline.to_owned(), parked.collect::<Option<_>>()?);
-        Some(Self { timeline, at: Cursor::read(at)?, parked })
+impl FromStr for CdcPosition {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let read = || {
+            let (timeline, text) = text.strip_prefix('t')?.split_once(' ')?;
+            let (at, parked) = text.split_once(" parked ").unwrap_or((text, ""));
+            let parked = parked.split(',').filter(|n| !n.is_empty()).map(|n| n.parse().ok());
+            let (timeline, parked) = (timeline.to_owned(), parked.collect::<Option<_>>()?);
+            Some(Self { timeline, at: Cursor::read(at)?, parked })
+        };
+        read().ok_or(())
     }
 }
 
@@ -75,19 +81,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_reads_what_it_wrote() {
+    fn a_position_reads_what_it_wrote() {
         let stream = Cursor::Stream(StreamPosition { commit: Lsn(0x1_0000_00ff), index: 3 });
         let table = Cursor::Table { high: "3:9:4,5".into(), seq: 7 };
         for at in [stream, table] {
             for parked in [vec![], vec![1], vec![1, 22]] {
                 let position = CdcPosition { timeline: "1".into(), at: at.clone(), parked };
-                assert_eq!(CdcPosition::read(&position.to_string()), Some(position));
+                assert_eq!(position.to_string().parse(), Ok(position));
             }
         }
+        let at = Cursor::Stream(StreamPosition { commit: Lsn(0x1_0000_00ff), index: 3 });
+        let position = CdcPosition { timeline: "1".into(), at, parked: vec![1, 22] };
+        assert_eq!(position.to_string(), "t1 1/FF+3 parked 1,22", "it is stored in sinks");
         for bad in
             ["", "t1 1/2", "1/2+3", "t1 1/2+x", "t1 table 3:3:", "t1 1/2+3 parked x", "[0, 1] 3:3:..4:4: 0-9"]
         {
-            assert_eq!(CdcPosition::read(bad), None, "{bad}");
+            assert_eq!(bad.parse::<CdcPosition>(), Err(()), "{bad}");
         }
     }
 

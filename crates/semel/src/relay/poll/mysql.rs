@@ -4,6 +4,8 @@
 //! number that is not visible yet never will be, and a cursor is a number. The price: only one transaction at a time
 //! appends to a partition.
 
+use std::fmt;
+use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -57,6 +59,7 @@ pub struct PartitionsChunk {
 
 impl Leased for LeasedMysqlSession {
     type Chunk = PartitionsChunk;
+    type Cursor = PartitionsCursor;
 
     fn lease(&self) -> &RelayLease {
         &self.lease
@@ -74,8 +77,8 @@ impl Leased for LeasedMysqlSession {
         !self.cursors.is_empty()
     }
 
-    fn is_behind(&self, cursor: &str) -> bool {
-        is_behind(cursor, &self.cursors)
+    fn is_behind(&self, cursor: &PartitionsCursor) -> bool {
+        cursor.is_beyond(&self.cursors)
     }
 
     async fn heartbeat(&mut self) -> Result<(), OutboxReaderError> {
@@ -92,9 +95,9 @@ impl Leased for LeasedMysqlSession {
 
     async fn chunk(
         &mut self,
-        cursor: Option<&str>,
-    ) -> Result<Option<ChunkRead<PartitionsChunk>>, OutboxReaderError> {
-        if cursor.is_some_and(|cursor| cursor != cursor_text(&self.recorded())) {
+        cursor: Option<&PartitionsCursor>,
+    ) -> Result<Option<ChunkRead<Self>>, OutboxReaderError> {
+        if cursor.is_some_and(|cursor| *cursor != PartitionsCursor::of(&self.recorded())) {
             return Ok(None);
         }
         self.chunk().await
@@ -135,25 +138,50 @@ impl Leased for LeasedMysqlSession {
     }
 }
 
-/// Whether this cursor ends, in some partition, beyond everything recorded here.
-fn is_behind(text: &str, cursors: &[PartitionCursor]) -> bool {
-    let beyond = |one: &str| {
-        let (part, range) = one.split_once(':')?;
-        let (part, until): (i16, i64) = (part.parse().ok()?, range.split_once('-')?.1.parse().ok()?);
-        let cursor = cursors.iter().find(|cursor| cursor.part == part)?;
-        Some(until > cursor.recorded.unwrap_or(cursor.after))
-    };
-    text.split(' ').any(|one| beyond(one) == Some(true))
+/// In each partition, the events after one number up to another. Sorted, so that the order of reading does not change it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PartitionsCursor(Vec<(i16, i64, i64)>);
+
+impl PartitionsCursor {
+    /// The cursor of the recorded chunk.
+    fn of(cursors: &[PartitionCursor]) -> Self {
+        let range = |cursor: &PartitionCursor| {
+            (cursor.partition, cursor.after, cursor.recorded.unwrap_or(cursor.after))
+        };
+        let mut ranges: Vec<_> = cursors.iter().map(range).collect();
+        ranges.sort_unstable();
+        Self(ranges)
+    }
+
+    /// Whether it ends, in some partition, beyond everything recorded here.
+    fn is_beyond(&self, cursors: &[PartitionCursor]) -> bool {
+        self.0.iter().any(|(partition, _, until)| {
+            let recorded = cursors.iter().find(|cursor| cursor.partition == *partition);
+            recorded.is_some_and(|cursor| *until > cursor.recorded.unwrap_or(cursor.after))
+        })
+    }
 }
 
-/// The cursor of the recorded chunk. Sorted, so that the order of reading does not change it.
-fn cursor_text(cursors: &[PartitionCursor]) -> String {
-    let mut cursors = cursors.to_vec();
-    cursors.sort_unstable_by_key(|cursor| cursor.part);
-    let text = |cursor: &PartitionCursor| {
-        format!("{}:{}-{}", cursor.part, cursor.after, cursor.recorded.unwrap_or(cursor.after))
-    };
-    cursors.iter().map(text).collect::<Vec<_>>().join(" ")
+impl fmt::Display for PartitionsCursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, (partition, after, until)) in self.0.iter().enumerate() {
+            write!(f, "{}{partition}:{after}-{until}", if at == 0 { "" } else { " " })?;
+        }
+        Ok(())
+    }
+}
+
+impl FromStr for PartitionsCursor {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let range = |one: &str| {
+            let (partition, range) = one.split_once(':')?;
+            let (after, until) = range.split_once('-')?;
+            Some((partition.parse().ok()?, after.parse().ok()?, until.parse().ok()?))
+        };
+        text.split(' ').map(range).collect::<Option<_>>().map(Self).ok_or(())
+    }
 }
 
 #[cfg(test)]
@@ -161,11 +189,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_from_beyond_what_was_written_down_is_noticed() {
-        let cursor = |part, after, recorded| PartitionCursor { part, epoch: 1, after, recorded };
-        let cursors = [cursor(0, 5, None), cursor(1, 5, Some(9))];
-        assert!(!is_behind(&cursor_text(&cursors), &cursors));
-        assert!(!is_behind("0:1-5 1:5-9", &cursors) && !is_behind("parked [7, 9]", &cursors));
-        assert!(is_behind("0:5-6", &cursors) && is_behind("0:1-5 1:9-10", &cursors));
+    fn a_cursor_reads_what_it_wrote_and_one_from_beyond_what_is_recorded_is_noticed() {
+        let cursor = |partition, after, recorded| PartitionCursor { partition, epoch: 1, after, recorded };
+        let cursors = [cursor(1, 5, Some(9)), cursor(0, 5, None)];
+        let own = PartitionsCursor::of(&cursors);
+        assert_eq!(own.to_string(), "0:5-5 1:5-9", "it is stored in sinks");
+        assert_eq!("0:5-5 1:5-9".parse(), Ok(own.clone()));
+        for other in ["parked [7, 9]", "5-9", "[0] 3:3:..5:5: 0-7", ""] {
+            assert_eq!(other.parse::<PartitionsCursor>(), Err(()));
+        }
+        let is_beyond = |text: &str| text.parse::<PartitionsCursor>().unwrap().is_beyond(&cursors);
+        assert!(!own.is_beyond(&cursors) && !is_beyond("0:1-5 1:5-9"));
+        assert!(is_beyond("0:5-6") && is_beyond("0:1-5 1:9-10"));
     }
 }

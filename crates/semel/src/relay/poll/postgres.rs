@@ -27,7 +27,7 @@ use crate::relay::lease::{PARTITIONS, RelayLease};
 use crate::relay::outbox_reader::{Lag, OutboxReaderError, Pending, Pruned, Settled};
 use crate::relay::parking::{ParkedRows, Retry};
 use crate::relay::postgres::leased_session::LeasedSession;
-use crate::relay::postgres::partition_group::{self, ScanPlan};
+use crate::relay::postgres::partition_group::{self, GroupCursor, PartitionGroup, ScanPlan};
 
 mod admin;
 mod options;
@@ -46,7 +46,7 @@ pub struct WindowChunk {
 
 /// What reading a group found.
 enum Found {
-    Chunk(ChunkRead<WindowChunk>),
+    Chunk(ChunkRead<LeasedSession>),
     Nothing,
     /// The group has completed its window.
     Arrived,
@@ -54,7 +54,7 @@ enum Found {
 
 impl LeasedSession {
     /// The next chunk of any group.
-    async fn next_chunk(&mut self) -> Result<Option<ChunkRead<WindowChunk>>, OutboxReaderError> {
+    async fn next_chunk(&mut self) -> Result<Option<ChunkRead<Self>>, OutboxReaderError> {
         // A group that reaches another's snapshot merges with it, and reading continues. Bounded: other relays' events
         // must not keep this call busy forever.
         for _ in 0..4 * PARTITIONS {
@@ -133,7 +133,8 @@ impl LeasedSession {
                     if let Some(window) = self.groups.get_mut(at).and_then(|group| group.window.as_mut()) {
                         window.recorded = Some(until);
                     }
-                    let cursor = self.groups.get(at).and_then(|group| group.cursor()).unwrap_or_default();
+                    let cursor = self.groups.get(at).and_then(PartitionGroup::cursor);
+                    let cursor = cursor.ok_or(OutboxReaderError::Fenced)?;
                     if recorded && self.exclusive {
                         self.flush_acks().await?;
                     }
@@ -148,6 +149,7 @@ impl LeasedSession {
 
 impl Leased for LeasedSession {
     type Chunk = WindowChunk;
+    type Cursor = GroupCursor;
 
     fn lease(&self) -> &RelayLease {
         &self.lease
@@ -165,7 +167,7 @@ impl Leased for LeasedSession {
         !self.groups.is_empty()
     }
 
-    fn is_behind(&self, cursor: &str) -> bool {
+    fn is_behind(&self, cursor: &GroupCursor) -> bool {
         partition_group::is_behind(&self.groups, cursor)
     }
 
@@ -183,10 +185,10 @@ impl Leased for LeasedSession {
 
     async fn chunk(
         &mut self,
-        cursor: Option<&str>,
-    ) -> Result<Option<ChunkRead<WindowChunk>>, OutboxReaderError> {
+        cursor: Option<&GroupCursor>,
+    ) -> Result<Option<ChunkRead<Self>>, OutboxReaderError> {
         let Some(cursor) = cursor else { return self.next_chunk().await };
-        let of = |group: &partition_group::PartitionGroup| group.cursor().as_deref() == Some(cursor);
+        let of = |group: &PartitionGroup| group.cursor().as_ref() == Some(cursor);
         let Some(at) = self.groups.iter().position(of) else { return Ok(None) };
         match self.find_in(at).await? {
             Found::Chunk(chunk) => Ok(Some(chunk)),

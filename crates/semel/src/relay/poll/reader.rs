@@ -6,7 +6,9 @@
 //!
 //! Whatever fails or is cancelled half way, the connection is dropped and the stored state is read again.
 
+use std::fmt;
 use std::future::Future;
+use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use uuid::Uuid;
@@ -14,9 +16,10 @@ use uuid::Uuid;
 use super::outbox::{PollDatabase, PolledOutbox};
 use crate::relay::lease::RelayLease;
 use crate::relay::outbox_reader::{
-    Batch, Lag, OutboxReader, OutboxReaderError, Pending, Position, Pruned, Settled, SinkCheckpoint,
+    Batch, BatchCursor, Lag, OutboxReader, OutboxReaderError, Pending, Position, Pruned, Settled,
+    SinkCheckpoint, written_by_another_kind,
 };
-use crate::relay::parking::{DUE_EVERY, Retry, RetryBatch, due_after};
+use crate::relay::parking::{DUE_EVERY, ParkedCursor, Retry, due_after};
 
 /// A connection to an outbox, with what this relay has leased of it.
 ///
@@ -24,6 +27,9 @@ use crate::relay::parking::{DUE_EVERY, Retry, RetryBatch, due_after};
 pub trait Leased: Send + Sized + 'static {
     /// What identifies a chunk's rows, until it is acked.
     type Chunk: Send + Sync;
+
+    /// How far a chunk goes.
+    type Cursor: fmt::Display + FromStr + Clone + Send + Sync;
 
     /// Whether only a relay with a lease prunes.
     const NEEDS_LEASE_TO_PRUNE: bool = true;
@@ -41,7 +47,7 @@ pub trait Leased: Send + Sized + 'static {
     fn owns_any(&self) -> bool;
 
     /// Whether this cursor is beyond everything recorded here.
-    fn is_behind(&self, cursor: &str) -> bool;
+    fn is_behind(&self, cursor: &Self::Cursor) -> bool;
 
     /// Renews the lease.
     fn heartbeat(&mut self) -> impl Future<Output = Result<(), OutboxReaderError>> + Send;
@@ -55,8 +61,8 @@ pub trait Leased: Send + Sized + 'static {
     /// The recorded chunk, or the next one, recorded first. With a cursor, only the recorded chunk that has it.
     fn chunk(
         &mut self,
-        cursor: Option<&str>,
-    ) -> impl Future<Output = Result<Option<ChunkRead<Self::Chunk>>, OutboxReaderError>> + Send;
+        cursor: Option<&Self::Cursor>,
+    ) -> impl Future<Output = Result<Option<ChunkRead<Self>>, OutboxReaderError>> + Send;
 
     /// Acks a chunk, and parks what is not confirmed, in one commit under the epochs.
     fn advance(
@@ -98,10 +104,23 @@ pub trait Leased: Send + Sized + 'static {
 }
 
 /// A recorded chunk.
-pub struct ChunkRead<C> {
-    pub(super) cursor: String,
+pub struct ChunkRead<L: Leased> {
+    pub(super) cursor: L::Cursor,
     pub(super) events: Vec<Pending>,
-    pub(super) chunk: C,
+    pub(super) chunk: L::Chunk,
+}
+
+/// The cursor of a batch, as it was parsed.
+#[derive(Clone)]
+enum PollCursor<C> {
+    Chunk(C),
+    Parked(ParkedCursor),
+}
+
+impl<C: FromStr> PollCursor<C> {
+    fn parse(cursor: &BatchCursor) -> Option<Self> {
+        cursor.parse().map(Self::Parked).or_else(|| cursor.parse().map(Self::Chunk))
+    }
 }
 
 /// Reads one relay's share of the outbox: the partitions it leases.
@@ -116,7 +135,7 @@ pub struct PollReader<D: PollDatabase> {
     /// All partitions or none, and none before `acquire_exclusive`.
     exclusive: bool,
     /// Cursor of the last batch the sink has. It comes before any other until it is acked.
-    reached: Option<String>,
+    reached: Option<PollCursor<<D::Leased as Leased>::Cursor>>,
 }
 
 /// Where a batch came from.
@@ -221,11 +240,17 @@ impl<D: PollDatabase> PollReader<D> {
     }
 
     /// The last batch the sink has, if it is not acked yet.
-    async fn find_reached(&mut self, cursor: String) -> Result<Option<Batch>, OutboxReaderError> {
-        let Some(ns) = RetryBatch::named(&cursor) else { return self.find_chunk(Some(&cursor)).await };
+    async fn find_reached(
+        &mut self,
+        cursor: PollCursor<<D::Leased as Leased>::Cursor>,
+    ) -> Result<Option<Batch>, OutboxReaderError> {
+        let cursor = match cursor {
+            PollCursor::Chunk(cursor) => return self.find_chunk(Some(&cursor)).await,
+            PollCursor::Parked(cursor) => cursor,
+        };
         let Some(leased) = &mut self.leased else { return Ok(None) };
-        let again = leased.again(&ns).await?;
-        Ok(again.map(|(retry, events)| self.give(cursor, events, Origin::Parked(retry))))
+        let again = leased.again(&cursor.0).await?;
+        Ok(again.map(|(retry, events)| self.give(&cursor, events, Origin::Parked(retry))))
     }
 
     async fn find_due(&mut self) -> Result<Option<Batch>, OutboxReaderError> {
@@ -238,25 +263,28 @@ impl<D: PollDatabase> PollReader<D> {
             leased.retried(&retry, &[]).await?;
             return Ok(None);
         }
-        Ok(Some(self.give(retry.tried.place(), events, Origin::Parked(retry))))
+        Ok(Some(self.give(&retry.tried.cursor(), events, Origin::Parked(retry))))
     }
 
-    async fn find_chunk(&mut self, cursor: Option<&str>) -> Result<Option<Batch>, OutboxReaderError> {
+    async fn find_chunk(
+        &mut self,
+        cursor: Option<&<D::Leased as Leased>::Cursor>,
+    ) -> Result<Option<Batch>, OutboxReaderError> {
         let Some(leased) = &mut self.leased else { return Ok(None) };
         let read = leased.chunk(cursor).await?;
-        Ok(read.map(|ChunkRead { cursor, events, chunk }| self.give(cursor, events, Origin::Chunk(chunk))))
+        Ok(read.map(|ChunkRead { cursor, events, chunk }| self.give(&cursor, events, Origin::Chunk(chunk))))
     }
 
     fn give(
         &mut self,
-        cursor: String,
+        cursor: &impl fmt::Display,
         events: Vec<Pending>,
         origin: Origin<<D::Leased as Leased>::Chunk>,
     ) -> Batch {
         let lineage = self.leased.as_ref().map(|leased| leased.lease().lineage.clone());
         let position = Position {
             lineage: lineage.unwrap_or_else(|| crate::relay::OutboxLineage::read("")),
-            place: cursor,
+            cursor: BatchCursor::of(cursor),
         };
         let batch = Batch { position, events, is_retry: matches!(origin, Origin::Parked(_)) };
         self.in_flight = Some((batch.clone(), origin));
@@ -329,25 +357,30 @@ impl<D: PollDatabase> OutboxReader for PollReader<D> {
     }
 
     async fn resume(&mut self, reached: Option<&SinkCheckpoint>) -> Result<(), OutboxReaderError> {
+        let cursor = reached.and_then(|reached| PollCursor::parse(&reached.position.cursor));
         if let (Some(SinkCheckpoint { position, .. }), Some(leased)) = (reached, &self.leased) {
             let found = &leased.lease().lineage;
             if !position.lineage.matches(found) {
                 let (stored, found) = (position.lineage.clone(), found.clone());
                 return Err(OutboxReaderError::OutboxLineage { stored, found });
             }
-            if leased.is_behind(&position.place) {
+            if let Some(PollCursor::Chunk(chunk)) = &cursor
+                && leased.is_behind(chunk)
+            {
                 // Without the lease it proves nothing: another relay may have moved the sink since.
-                let reached = position.place.clone();
+                let reached = position.cursor.to_string();
                 return Err(match self.holds_lease() {
                     true => OutboxReaderError::Behind { reached },
                     false => OutboxReaderError::Fenced,
                 });
             }
         }
-        self.reached = reached.map(|reached| reached.position.place.clone());
-        if self.in_flight.as_ref().map(|(batch, _)| &batch.position.place) != self.reached.as_ref() {
-            self.in_flight = None;
+        if let (Some(reached), None) = (reached, &cursor) {
+            written_by_another_kind(&reached.position);
         }
+        let at = reached.map(|reached| &reached.position.cursor);
+        self.in_flight.take_if(|(batch, _)| Some(&batch.position.cursor) != at);
+        self.reached = cursor;
         Ok(())
     }
 

@@ -1,7 +1,9 @@
 //! Polling in SQLite: one writer at a time, so numbers become visible in order, and AUTOINCREMENT never reuses one. The
 //! cursor is a number. One relay at a time holds the lease; others wait for its end.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -110,6 +112,7 @@ impl LeasedFile {
 
 impl Leased for LeasedFile {
     type Chunk = FileChunk;
+    type Cursor = FileCursor;
 
     const NEEDS_LEASE_TO_PRUNE: bool = false;
 
@@ -129,8 +132,8 @@ impl Leased for LeasedFile {
         self.cursor.is_some()
     }
 
-    fn is_behind(&self, cursor: &str) -> bool {
-        self.cursor.as_ref().is_some_and(|leased| is_behind(cursor, leased.recorded.unwrap_or(leased.after)))
+    fn is_behind(&self, cursor: &FileCursor) -> bool {
+        self.cursor.as_ref().is_some_and(|leased| cursor.until > leased.recorded.unwrap_or(leased.after))
     }
 
     /// Renews the lease, or takes a free one.
@@ -163,11 +166,11 @@ impl Leased for LeasedFile {
 
     async fn chunk(
         &mut self,
-        cursor: Option<&str>,
-    ) -> Result<Option<ChunkRead<FileChunk>>, OutboxReaderError> {
+        cursor: Option<&FileCursor>,
+    ) -> Result<Option<ChunkRead<Self>>, OutboxReaderError> {
         let leased = self.cursor.clone().ok_or(OutboxReaderError::Fenced)?;
-        let recorded = leased.recorded.map(|until| cursor_text(leased.after, until));
-        if cursor.is_some() && cursor != recorded.as_deref() {
+        let recorded = leased.recorded.map(|until| FileCursor { after: leased.after, until });
+        if cursor.is_some() && cursor != recorded.as_ref() {
             return Ok(None);
         }
         let (after, bounds) = (leased.after, self.options.bounds);
@@ -176,7 +179,8 @@ impl Leased for LeasedFile {
         if let Some(leased) = &mut self.cursor {
             leased.recorded = Some(until);
         }
-        Ok(Some(ChunkRead { cursor: cursor_text(after, until), events, chunk: FileChunk { seqs, until } }))
+        let (cursor, chunk) = (FileCursor { after, until }, FileChunk { seqs, until });
+        Ok(Some(ChunkRead { cursor, events, chunk }))
     }
 
     async fn advance(
@@ -232,15 +236,27 @@ impl Leased for LeasedFile {
     }
 }
 
-/// The cursor text of a chunk.
-fn cursor_text(after: i64, until: i64) -> String {
-    format!("{after}-{until}")
+/// The events after one number, up to another.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct FileCursor {
+    after: i64,
+    until: i64,
 }
 
-/// Whether this cursor ends beyond everything recorded here.
-fn is_behind(cursor: &str, recorded: i64) -> bool {
-    let until = cursor.split_once('-').and_then(|(_, until)| until.parse::<i64>().ok());
-    until.is_some_and(|until| until > recorded)
+impl fmt::Display for FileCursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.after, self.until)
+    }
+}
+
+impl FromStr for FileCursor {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let number = |text: &str| text.parse().map_err(drop);
+        let (after, until) = text.split_once('-').ok_or(())?;
+        Ok(Self { after: number(after)?, until: number(until)? })
+    }
 }
 
 /// Runs blocking work on a thread that may block.
@@ -252,4 +268,19 @@ async fn blocking<T: Send + 'static>(
         StoreError::new(ErrorKind::Unavailable, Fate::InDoubt, message).with_source(error)
     };
     tokio::task::spawn_blocking(work).await.map_err(lost)?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cursor_reads_what_it_wrote() {
+        let cursor = FileCursor { after: 5, until: 9 };
+        assert_eq!(cursor.to_string(), "5-9", "it is stored in sinks");
+        assert_eq!("5-9".parse(), Ok(cursor));
+        for other in ["parked [7, 9]", "0:5-6", "t1 1/FF+3", ""] {
+            assert_eq!(other.parse::<FileCursor>(), Err(()));
+        }
+    }
 }

@@ -1,5 +1,8 @@
 //! Partitions (column `lane`) that are at the same cursor, and so are read and advanced together.
 
+use std::fmt;
+use std::str::FromStr;
+
 use super::snapshot::Snapshot;
 
 /// Partitions at the same cursor. Only partitions just taken over differ, and they catch up: see [`target`].
@@ -57,13 +60,52 @@ impl PartitionGroup {
     }
 
     /// The cursor of the recorded chunk, if any.
-    pub(in crate::relay) fn cursor(&self) -> Option<String> {
+    pub(in crate::relay) fn cursor(&self) -> Option<GroupCursor> {
         let window = self.window.as_ref()?;
         let until = window.recorded?;
         // Sorted, so that the order of taking does not change it.
         let mut partitions = self.partitions.clone();
         partitions.sort_unstable();
-        Some(format!("{partitions:?} {}..{} {}-{until}", self.low, window.high, window.after))
+        let (low, high) = (self.low.clone(), window.high.clone());
+        Some(GroupCursor { partitions, low, high, after: window.after, until })
+    }
+}
+
+/// A chunk of a group's window: its partitions, the snapshots of the window, and the seqs of the chunk.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct GroupCursor {
+    partitions: Vec<i16>,
+    low: Snapshot,
+    high: Snapshot,
+    after: i64,
+    until: i64,
+}
+
+impl fmt::Display for GroupCursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { partitions, low, high, after, until } = self;
+        write!(f, "{partitions:?} {low}..{high} {after}-{until}")
+    }
+}
+
+impl FromStr for GroupCursor {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let read = || {
+            let (partitions, window) = text.strip_prefix('[')?.split_once("] ")?;
+            let (snapshots, seqs) = window.split_once(' ')?;
+            let (low, high) = snapshots.split_once("..")?;
+            let (after, until) = seqs.split_once('-')?;
+            Some(Self {
+                partitions: partitions.split(", ").map(|one| one.parse().ok()).collect::<Option<_>>()?,
+                low: Snapshot::read(low)?,
+                high: Snapshot::read(high)?,
+                after: after.parse().ok()?,
+                until: until.parse().ok()?,
+            })
+        };
+        read().ok_or(())
     }
 }
 
@@ -130,19 +172,13 @@ pub(in crate::relay) fn is_awaited(groups: &[PartitionGroup], at: usize) -> bool
 
 /// Whether this cursor is beyond everything recorded here. A chunk is recorded before it is sent, so the cursor rows
 /// were set back since.
-pub(in crate::relay) fn is_behind(groups: &[PartitionGroup], cursor: &str) -> bool {
-    let read = || {
-        let mut parts = cursor.strip_prefix('[')?.split_once("] ")?.1.split(' ');
-        let (_, high) = parts.next()?.split_once("..")?;
-        let (_, until) = parts.next()?.split_once('-')?;
-        Some((Snapshot::read(high)?, until.parse::<i64>().ok()?))
-    };
-    let Some((high, until)) = read() else { return false };
+pub(in crate::relay) fn is_behind(groups: &[PartitionGroup], cursor: &GroupCursor) -> bool {
+    let GroupCursor { high, until, .. } = cursor;
     // A relay that shared wrote cursors for some partitions only; the others may be behind.
     let newest = |group: &PartitionGroup| match &group.window {
-        None => group.low.age(&high),
+        None => group.low.age(high),
         Some(window) => {
-            window.high.age(&high).then_with(|| window.recorded.unwrap_or(window.after).cmp(&until))
+            window.high.age(high).then_with(|| window.recorded.unwrap_or(window.after).cmp(until))
         }
     };
     groups.iter().map(newest).max().is_some_and(std::cmp::Ordering::is_lt)
@@ -210,13 +246,26 @@ mod tests {
     }
 
     #[test]
-    fn a_place_from_beyond_what_was_written_down_is_noticed() {
+    fn a_cursor_reads_what_it_wrote() {
+        let mut groups = Vec::new();
+        let recorded = Window { recorded: Some(7), ..window("5:9:6,8", ScanPlan::Few) };
+        join(&mut groups, row(3, "3:3:", Some(recorded.clone())));
+        join(&mut groups, row(0, "3:3:", Some(recorded)));
+        let cursor = groups[0].cursor().unwrap();
+        assert_eq!(cursor.to_string(), "[0, 3] 3:3:..5:9:6,8 0-7", "it is stored in sinks");
+        assert_eq!("[0, 3] 3:3:..5:9:6,8 0-7".parse(), Ok(cursor));
+        for other in ["parked [8, 9]", "0:1-5 1:5-9", "t1 table 3:3: 7", "[] 3:3:..5:5: 0-7", ""] {
+            assert_eq!(other.parse::<GroupCursor>(), Err(()));
+        }
+    }
+
+    #[test]
+    fn a_cursor_from_beyond_what_is_recorded_is_noticed() {
         let mut groups = Vec::new();
         join(&mut groups, row(0, "5:5:", None));
-        let behind = |groups: &[PartitionGroup], cursor| is_behind(groups, cursor);
+        let behind = |groups: &[PartitionGroup], cursor: &str| is_behind(groups, &cursor.parse().unwrap());
         assert!(!behind(&groups, "[0] 3:3:..5:5: 0-7") && !behind(&groups, "[0] 3:3:..4:4: 0-7"));
         assert!(behind(&groups, "[0] 5:5:..6:6: 0-7"));
-        assert!(!behind(&groups, "parked [8, 9]") && !behind(&groups, "nonsense"));
         let mut open = window("9:9:", ScanPlan::Few);
         (open.after, open.recorded) = (7, None);
         groups[0].window = Some(open);

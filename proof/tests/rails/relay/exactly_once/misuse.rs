@@ -1,7 +1,7 @@
 //! Positions that are not ours, and sources that cannot be had whole: loud, and nothing is published.
 
 use semel::relay::{
-    OutboxLineage, OutboxReader, OutboxReaderError, Position, Relay, RelayError, SinkCheckpoint,
+    BatchCursor, OutboxLineage, OutboxReader, OutboxReaderError, Position, Relay, RelayError, SinkCheckpoint,
 };
 
 use super::broker::{Broker, Bug};
@@ -33,7 +33,7 @@ async fn nonsense_for_a_position_stops_the_relay() {
 
 #[tokio::test]
 async fn the_position_of_another_outbox_stops_the_relay() {
-    let position = Position { lineage: OutboxLineage::read("another/1"), place: "0-1".into() };
+    let position = Position { lineage: OutboxLineage::read("another/1"), cursor: BatchCursor::of("0-1") };
     let bytes = SinkCheckpoint { position, left_out: Vec::new() }.to_bytes();
     let outbox = InSqlite::new();
     outbox.append(&[("a", "a1")]).await;

@@ -163,8 +163,9 @@ async fn a_parked_one_fails_again(outbox: &impl Outbox) {
     let first = outbox.start(&broker, Bug::None);
     outbox.until_parked(1).await;
     outbox.retry(None).await;
-    let of_parked =
-        |bytes: &[u8]| SinkCheckpoint::from_bytes(bytes).unwrap().position.place.starts_with("parked");
+    let of_parked = |bytes: &[u8]| {
+        SinkCheckpoint::from_bytes(bytes).unwrap().position.cursor.to_string().starts_with("parked")
+    };
     broker.until("a try in vain", |state| state.position.as_deref().is_some_and(of_parked)).await;
     first.kill().await;
     let second = outbox.start(&broker, Bug::None);

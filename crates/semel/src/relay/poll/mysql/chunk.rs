@@ -1,7 +1,7 @@
 //! A chunk of events: found, recorded, read, acked.
 
 use super::leased_session::{LeasedMysqlSession, NOW, PartitionCursor, get};
-use super::{PartitionsChunk, cursor_text};
+use super::{PartitionsChunk, PartitionsCursor};
 use crate::relay::outbox_reader::OutboxReaderError;
 use crate::relay::parking::ParkedRows;
 use crate::relay::poll::reader::ChunkRead;
@@ -25,7 +25,7 @@ impl LeasedMysqlSession {
     }
 
     /// The recorded chunk, or the next one, recorded first.
-    pub(super) async fn chunk(&mut self) -> Result<Option<ChunkRead<PartitionsChunk>>, OutboxReaderError> {
+    pub(super) async fn chunk(&mut self) -> Result<Option<ChunkRead<Self>>, OutboxReaderError> {
         let mut recorded = self.recorded();
         if recorded.is_empty() {
             recorded = self.find().await?;
@@ -35,13 +35,13 @@ impl LeasedMysqlSession {
             let cases: Vec<String> = recorded
                 .iter()
                 .map(|cursor| {
-                    format!("WHEN {} THEN {}", cursor.part, cursor.recorded.unwrap_or(cursor.after))
+                    format!("WHEN {} THEN {}", cursor.partition, cursor.recorded.unwrap_or(cursor.after))
                 })
                 .collect();
             let set = format!("until_n = CASE part {} END", cases.join(" "));
             self.fenced(&fence(&recorded), &set, &[]).await?;
             for cursor in &mut self.cursors {
-                if let Some(found) = recorded.iter().find(|found| found.part == cursor.part) {
+                if let Some(found) = recorded.iter().find(|found| found.partition == cursor.partition) {
                     cursor.recorded = found.recorded;
                 }
             }
@@ -53,7 +53,7 @@ impl LeasedMysqlSession {
                     "(SELECT {EVENT}, o.part, o.n, EXISTS (SELECT 1 FROM semel_outbox_parked_key p
                           WHERE p.hash = UNHEX(SHA2({KEY}, 256)))
                       FROM semel_outbox o WHERE o.part = {} AND o.n > {} AND o.n <= {} ORDER BY o.n)",
-                    cursor.part,
+                    cursor.partition,
                     cursor.after,
                     cursor.recorded.unwrap_or(cursor.after)
                 )
@@ -66,7 +66,8 @@ impl LeasedMysqlSession {
             let held = get::<i64>(row, 14)? != 0;
             events.push(Columns::read(row, 0)?.pending(held));
         }
-        let (cursor, chunk) = (cursor_text(&recorded), PartitionsChunk { cursors: recorded, numbers });
+        let (cursor, chunk) =
+            (PartitionsCursor::of(&recorded), PartitionsChunk { cursors: recorded, numbers });
         Ok(Some(ChunkRead { cursor, events, chunk }))
     }
 
@@ -87,7 +88,7 @@ impl LeasedMysqlSession {
                 format!(
                     "(SELECT part, n, LENGTH(payload) FROM semel_outbox WHERE part = {} AND n > {}
                       ORDER BY n LIMIT {most})",
-                    cursor.part, cursor.after
+                    cursor.partition, cursor.after
                 )
             })
             .collect();
@@ -97,7 +98,7 @@ impl LeasedMysqlSession {
         }
         let (mut events, mut bytes) = (0, 0);
         for cursor in &mut cursors {
-            let mut of_part: Vec<_> = sizes.iter().filter(|(part, ..)| *part == cursor.part).collect();
+            let mut of_part: Vec<_> = sizes.iter().filter(|(part, ..)| *part == cursor.partition).collect();
             of_part.sort_unstable();
             for (_, n, size) in of_part {
                 if events >= bounds.events_max || bytes >= bounds.bytes_max {
@@ -153,7 +154,7 @@ impl LeasedMysqlSession {
         // MySQL assigns from left to right.
         self.fenced(&fence(cursors), "after_n = COALESCE(until_n, after_n), until_n = NULL", &also).await?;
         for cursor in &mut self.cursors {
-            if let Some(done) = cursors.iter().find(|done| done.part == cursor.part) {
+            if let Some(done) = cursors.iter().find(|done| done.partition == cursor.partition) {
                 cursor.after = done.recorded.unwrap_or(cursor.after);
                 cursor.recorded = None;
             }
@@ -164,5 +165,5 @@ impl LeasedMysqlSession {
 
 /// What a change of these partitions is fenced by.
 fn fence(cursors: &[PartitionCursor]) -> Vec<(i16, i64)> {
-    cursors.iter().map(|cursor| (cursor.part, cursor.epoch)).collect()
+    cursors.iter().map(|cursor| (cursor.partition, cursor.epoch)).collect()
 }

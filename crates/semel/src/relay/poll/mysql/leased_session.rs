@@ -34,7 +34,7 @@ const START: &str =
 /// The cursor of one partition.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct PartitionCursor {
-    pub(super) part: i16,
+    pub(super) partition: i16,
     pub(super) epoch: i64,
     pub(super) after: i64,
     pub(super) recorded: Option<i64>,
@@ -184,18 +184,18 @@ impl LeasedMysqlSession {
         }
         let share = share_of(&self.lease.me, &self.others);
         let (kept, extra): (Vec<PartitionCursor>, Vec<PartitionCursor>) =
-            self.cursors.iter().partition(|cursor| share.contains(&cursor.part));
+            self.cursors.iter().partition(|cursor| share.contains(&cursor.partition));
         for cursor in &extra {
             let free = format!(
                 "UPDATE semel_outbox_cursor SET owner = NULL WHERE part = {} AND epoch = {}",
-                cursor.part, cursor.epoch
+                cursor.partition, cursor.epoch
             );
             self.run(free).await?;
         }
         self.cursors = kept;
         let missing: Vec<String> = share
             .iter()
-            .filter(|part| !self.cursors.iter().any(|cursor| cursor.part == **part))
+            .filter(|part| !self.cursors.iter().any(|cursor| cursor.partition == **part))
             .map(ToString::to_string)
             .collect();
         if missing.is_empty() {
@@ -231,7 +231,7 @@ impl LeasedMysqlSession {
         for cursor in std::mem::take(&mut self.cursors) {
             let free = format!(
                 "UPDATE semel_outbox_cursor SET owner = NULL WHERE part = {} AND epoch = {}",
-                cursor.part, cursor.epoch
+                cursor.partition, cursor.epoch
             );
             self.run(free).await?;
         }
@@ -271,7 +271,7 @@ impl LeasedMysqlSession {
         for cursor in &self.cursors {
             text.push_str(&format!(
                 "; UPDATE semel_outbox_cursor SET owner = NULL WHERE part = {} AND epoch = {}",
-                cursor.part, cursor.epoch
+                cursor.partition, cursor.epoch
             ));
         }
         self.run(text).await?;
@@ -287,7 +287,7 @@ impl LeasedMysqlSession {
                 let delete = format!(
                     "DELETE FROM semel_outbox WHERE part = {} AND n <= {}
                      AND made_at < SYSDATE(3) - INTERVAL {} * 1000 MICROSECOND ORDER BY n LIMIT {CHUNK_ROWS}",
-                    cursor.part,
+                    cursor.partition,
                     cursor.after,
                     older_than.as_millis()
                 );
@@ -314,7 +314,7 @@ impl LeasedMysqlSession {
             let text = format!(
                 "SELECT COUNT(*), {NOW} - CAST(UNIX_TIMESTAMP(MIN(made_at)) * 1000 AS SIGNED) FROM (
                      SELECT made_at FROM semel_outbox WHERE part = {} AND n > {} ORDER BY n LIMIT {COUNT_MAX}) waiting",
-                cursor.part, cursor.after
+                cursor.partition, cursor.after
             );
             for row in &self.rows(&text).await? {
                 let (events, oldest): (i64, Option<i64>) = (get(row, 0)?, get(row, 1)?);
@@ -333,7 +333,7 @@ impl LeasedMysqlSession {
 
 fn stored(row: &MySqlRow) -> Result<PartitionCursor, StoreError> {
     Ok(PartitionCursor {
-        part: get(row, 0)?,
+        partition: get(row, 0)?,
         epoch: get(row, 1)?,
         after: get(row, 2)?,
         recorded: get(row, 3)?,

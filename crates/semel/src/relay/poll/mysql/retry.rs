@@ -12,7 +12,7 @@ impl LeasedMysqlSession {
     pub(super) async fn due(&mut self) -> Result<Option<(Retry, Vec<Pending>)>, OutboxReaderError> {
         let (mut tried, mut fence, mut events, mut bytes) =
             (RetryBatch::default(), Vec::new(), Vec::new(), 0);
-        let owned: Vec<String> = self.cursors.iter().map(|cursor| cursor.part.to_string()).collect();
+        let owned: Vec<String> = self.cursors.iter().map(|cursor| cursor.partition.to_string()).collect();
         if owned.is_empty() {
             return Ok(None);
         }
@@ -51,7 +51,7 @@ impl LeasedMysqlSession {
 
     /// Adds a partition of ours to those under whose epochs something is stored.
     fn fence_by(&self, part: i16, fence: &mut Vec<(i16, i64)>) {
-        if let Some(cursor) = self.cursors.iter().find(|cursor| cursor.part == part)
+        if let Some(cursor) = self.cursors.iter().find(|cursor| cursor.partition == part)
             && !fence.contains(&(part, cursor.epoch))
         {
             fence.push((part, cursor.epoch));
