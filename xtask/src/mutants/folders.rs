@@ -4,35 +4,42 @@
 pub(super) struct Folder {
     pub(super) name: &'static str,
     pub(super) globs: &'static [&'static str],
-    /// The tests that have to notice: those with one of these in their names.
-    tests: &'static [&'static str],
-    /// Where they are, in the order in which they run: what one stage misses, the next one tries. `lib` is the library,
-    /// `worlds` the simulation. The quick and the keen ones come first: building tests takes longer than running them.
+    /// In the order in which they run: what one stage misses, the next one tries. The quick and the keen ones come
+    /// first.
     pub(super) stages: &'static [Stage],
 }
 
-/// Test binaries that are built and run together.
-pub(super) type Stage = &'static [&'static str];
+/// Tests that are built and run together.
+pub(super) struct Stage {
+    /// Where they are: `lib` is the library, `worlds` the simulation.
+    pub(super) binaries: &'static [&'static str],
+    /// The tests that have to notice: those with one of these in their names.
+    tests: &'static [&'static str],
+}
 
 /// The code that decides, and what it is called here. What is left out is in .cargo/mutants.toml.
 pub(super) const FOLDERS: &[Folder] = &[
     Folder {
         name: "fingerprint",
         globs: &["crates/semel/src/intent/fingerprint/**/*.rs"],
-        tests: &["fingerprint"],
-        stages: &[&["lib"]],
+        stages: &[Stage { binaries: &["lib"], tests: &["fingerprint"] }],
     },
     Folder {
         name: "intent",
         globs: &["crates/semel/src/intent/*.rs"],
-        tests: &["intent", "guard", "store", "key"],
-        stages: &[&["lib"], &["worlds"]],
+        stages: &[
+            Stage { binaries: &["lib"], tests: &["intent"] },
+            Stage { binaries: &["worlds"], tests: &["guard"] },
+            Stage { binaries: &["lib"], tests: &["guard", "store", "key"] },
+        ],
     },
     Folder {
         name: "guard",
         globs: &["crates/semel/src/guard/**/*.rs"],
-        tests: &["guard"],
-        stages: &[&["lib", "it"], &["worlds"]],
+        stages: &[
+            Stage { binaries: &["lib", "it"], tests: &["guard"] },
+            Stage { binaries: &["worlds"], tests: &["guard"] },
+        ],
     },
     Folder {
         name: "relay",
@@ -44,8 +51,11 @@ pub(super) const FOLDERS: &[Folder] = &[
             "crates/semel/src/relay/sink_state.rs",
             "crates/semel/src/relay/parking.rs",
         ],
-        tests: &["relay"],
-        stages: &[&["lib"], &["worlds"], &["it"]],
+        stages: &[
+            Stage { binaries: &["lib"], tests: &["relay"] },
+            Stage { binaries: &["worlds"], tests: &["relay"] },
+            Stage { binaries: &["it"], tests: &["relay"] },
+        ],
     },
     Folder {
         name: "consumer",
@@ -54,8 +64,11 @@ pub(super) const FOLDERS: &[Folder] = &[
             "crates/semel/src/inbox/consumer/bisect.rs",
             "crates/semel/src/inbox/consumer/metrics.rs",
         ],
-        tests: &["consumer"],
-        stages: &[&["lib"], &["worlds"], &["it"]],
+        stages: &[
+            Stage { binaries: &["lib"], tests: &["consumer"] },
+            Stage { binaries: &["worlds"], tests: &["consumer"] },
+            Stage { binaries: &["it"], tests: &["consumer"] },
+        ],
     },
     Folder {
         name: "client",
@@ -64,9 +77,13 @@ pub(super) const FOLDERS: &[Folder] = &[
             "crates/semel/src/http/client/response_class.rs",
             "crates/semel/src/http/client/policy.rs",
         ],
-        // The modules of the binary `client`, too.
-        tests: &["client", "answers", "budget", "durable", "own_layer"],
-        stages: &[&["lib"], &["client", "worlds"]],
+        stages: &[
+            Stage { binaries: &["lib"], tests: &["client"] },
+            Stage {
+                binaries: &["client", "worlds"],
+                tests: &["client", "answers", "budget", "durable", "own_layer"],
+            },
+        ],
     },
 ];
 
@@ -80,34 +97,35 @@ impl Folder {
     pub(super) fn named(name: &str) -> Option<&'static Self> {
         FOLDERS.iter().find(|folder| folder.name == name)
     }
+}
 
+impl Stage {
     /// Which tests run.
     pub(super) fn filters(&self) -> Vec<&'static str> {
         let skipped = NOT_FOR_MUTANTS.iter().flat_map(|name| ["--skip", name]);
         self.tests.iter().copied().chain(skipped).collect()
     }
-}
 
-/// What cargo builds for the tests of a stage.
-pub(super) fn built(stage: Stage) -> Vec<&'static str> {
-    let mut words = vec!["--no-default-features", "--features", FEATURES];
-    for name in stage {
-        match *name {
-            "lib" => words.push("--lib"),
-            name => words.extend(["--test", name]),
+    /// What cargo builds.
+    pub(super) fn built(&self) -> Vec<&'static str> {
+        let mut words = vec!["--no-default-features", "--features", FEATURES];
+        for name in self.binaries {
+            match *name {
+                "lib" => words.push("--lib"),
+                name => words.extend(["--test", name]),
+            }
         }
+        // Compiled once and run once: not worth to be optimised.
+        words.extend(["--config", "profile.dev.package.simulation.opt-level=0"]);
+        words.extend(["--config", "profile.dev.debug=0"]);
+        words
     }
-    // Compiled once and run once: not worth to be optimised.
-    words.extend(["--config", "profile.dev.package.simulation.opt-level=0"]);
-    words.extend(["--config", "profile.dev.debug=0"]);
-    words
-}
 
-/// The packages of a stage.
-pub(super) fn packages(stage: Stage) -> &'static [&'static str] {
-    match (stage.contains(&"worlds"), stage.len()) {
-        (true, 1) => &["simulation"],
-        (true, _) => &["semel", "simulation"],
-        (false, _) => &["semel"],
+    pub(super) fn packages(&self) -> &'static [&'static str] {
+        match (self.binaries.contains(&"worlds"), self.binaries.len()) {
+            (true, 1) => &["simulation"],
+            (true, _) => &["semel", "simulation"],
+            (false, _) => &["semel"],
+        }
     }
 }

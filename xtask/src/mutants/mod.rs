@@ -159,14 +159,12 @@ fn baseline(tree: &Tree, left: &Names) -> Result<BTreeMap<&'static str, u64>, St
         for stage in folder.stages {
             let cargo = |more: &[&str]| {
                 let mut command = tree.command(Command::new("cargo"));
-                command
-                    .arg("test")
-                    .args(folders::packages(stage).iter().flat_map(|name| ["--package", name]));
-                command.args(folders::built(stage)).args(more);
+                command.arg("test").args(stage.packages().iter().flat_map(|name| ["--package", name]));
+                command.args(stage.built()).args(more);
                 phase::quietly(&format!("mutants-baseline-{}", folder.name), command)
             };
             let built = cargo(&["--no-run"]);
-            let filters = folder.filters();
+            let filters = stage.filters();
             let begin = Instant::now();
             let tested = if built.ok { cargo(&[&["--"], filters.as_slice()].concat()) } else { built };
             if !tested.ok {
@@ -176,7 +174,7 @@ fn baseline(tree: &Tree, left: &Names) -> Result<BTreeMap<&'static str, u64>, St
                     folder.name
                 ));
             }
-            let stage = stage.join(", ");
+            let stage = stage.binaries.join(", ");
             eprintln!("{} ({stage}): {:.1} s without a mutant", folder.name, begin.elapsed().as_secs_f64());
             longest = longest.max(begin.elapsed());
         }
@@ -271,7 +269,7 @@ fn attempt(
 ) -> Result<BTreeMap<String, MutantResult>, String> {
     let mut results = BTreeMap::new();
     for stage in folder.stages {
-        let of_stage = attempt_stage(program, tree, folder, stage, &wanted, timeout)?;
+        let of_stage = attempt_stage(program, tree, stage, &wanted, timeout)?;
         // Others may have come along, which are not tried in every stage.
         results.extend(wanted.iter().filter_map(|name| Some((name.clone(), *of_stage.get(name)?))));
         wanted.retain(|name| of_stage.get(name).is_none_or(|result| *result == MutantResult::Missed));
@@ -285,8 +283,7 @@ fn attempt(
 fn attempt_stage(
     program: &Path,
     tree: &Tree,
-    folder: &Folder,
-    stage: Stage,
+    stage: &Stage,
     wanted: &[String],
     timeout: u64,
 ) -> Result<BTreeMap<String, MutantResult>, String> {
@@ -295,8 +292,8 @@ fn attempt_stage(
     let mut command = cargo_mutants(program, tree);
     command.args(["--in-place", "--baseline", "skip", "--build-timeout", "600", "--no-shuffle"]);
     command.args(["--timeout", &timeout.to_string()]);
-    command.args(folders::packages(stage).iter().flat_map(|name| ["--test-package", name]));
-    command.args(folders::built(stage).iter().map(|word| format!("--cargo-arg={word}")));
+    command.args(stage.packages().iter().flat_map(|name| ["--test-package", name]));
+    command.args(stage.built().iter().map(|word| format!("--cargo-arg={word}")));
     command.arg("--output").arg(&out);
     for name in wanted {
         command.args(["--re", &format!("^{}$", escaped(name))]);
@@ -306,7 +303,7 @@ fn attempt_stage(
     for file in files {
         command.args(["--file", file]);
     }
-    command.args(["--", "--"]).args(folder.filters());
+    command.args(["--", "--"]).args(stage.filters());
     let phase = phase::quietly(&format!("mutants-{}", tree.number), command);
     let file = out.join("mutants.out/outcomes.json");
     let text = fs::read_to_string(&file)
