@@ -84,12 +84,7 @@ fn described() -> Result<PathBuf, String> {
 fn unstable_rustdoc() -> std::io::Result<PathBuf> {
     fs::create_dir_all(phase::logs())?;
     let path = phase::logs().join("unstable-rustdoc");
-    let script = "#!/bin/sh\nRUSTC_BOOTSTRAP=1 exec rustdoc \"$@\"\n";
-    // Written anew it would be another rustdoc to cargo, and all would be documented again.
-    if fs::read_to_string(&path).is_ok_and(|there| there == script) {
-        return Ok(path);
-    }
-    fs::write(&path, script)?;
+    fs::write(&path, "#!/bin/sh\nRUSTC_BOOTSTRAP=1 exec rustdoc \"$@\"\n")?;
     fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
     Ok(path)
 }

@@ -11,6 +11,7 @@ mod confirm;
 #[cfg(feature = "consume")]
 mod consume;
 #[cfg(test)]
+#[cfg_attr(not(feature = "full"), allow(dead_code, unused_imports))]
 mod contracts;
 mod decide;
 mod demo;

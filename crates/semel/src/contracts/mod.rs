@@ -11,8 +11,9 @@
 //! positions, status URLs) beside their code. To write all listings anew:
 //! `SEMEL_RENEW_CONTRACTS=1 cargo test -p semel --all-features contract`.
 
+#[cfg(all(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 mod bytes;
-#[cfg(feature = "http")]
+#[cfg(all(feature = "http", feature = "sqlite"))]
 mod codes;
 mod names;
 #[cfg(all(feature = "sqlite", feature = "postgres", feature = "mysql"))]

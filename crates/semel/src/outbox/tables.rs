@@ -58,9 +58,10 @@ pub async fn plan_migration(url: &str, contract: bool) -> Result<MigrationPlan, 
 /// key. Creates missing tables, as [`migrate`] does.
 ///
 /// A polled outbox publishes the events of a key in the order in which they were appended. That is the order of commits
-/// if each event is appended while the row it is about is locked (see [`append_tx`]). With strict order, a trigger
-/// locks the event's key until the transaction ends, so it is always the order of commits: a transaction that appends
-/// first and locks the row later cannot overtake another; PostgreSQL ends it as a deadlock (40P01; run it again).
+/// if each event is appended while the row it is about is locked (see [`append_tx`](super::append_tx)). With strict
+/// order, a trigger locks the event's key until the transaction ends, so it is always the order of commits: a
+/// transaction that appends first and locks the row later cannot overtake another; PostgreSQL ends it as a deadlock
+/// (40P01; run it again).
 /// `docs/outbox.md` has the cost.
 ///
 /// Only for PostgreSQL. In MySQL and MariaDB an append locks the counter of its partition until the commit, SQLite has

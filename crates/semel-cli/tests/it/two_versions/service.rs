@@ -60,7 +60,7 @@ impl Books {
                 // No check for duplicates: that is the gateways' work.
                 self.ledger.append(&key).unwrap();
                 paid.insert(key);
-                if paid.len() % LOST_ONE_IN == 0 {
+                if paid.len().is_multiple_of(LOST_ONE_IN) {
                     return None;
                 }
                 201
