@@ -87,7 +87,7 @@ fn contract_bytes_of_messages_and_positions() {
 
     use crate::inbox::Identity;
     use crate::outbox::Event;
-    use crate::relay::{LeftOut, OutboxLineage, Position, SinkCheckpoint};
+    use crate::relay::{BatchCursor, LeftOut, OutboxLineage, Position, SinkCheckpoint};
 
     let mut listing = String::new();
     let mut line = |what: &str, stored: &str| listing.push_str(&format!("{what}: {stored}\n"));
@@ -104,7 +104,7 @@ fn contract_bytes_of_messages_and_positions() {
         line(&format!("key {what}"), identity.key("mail").as_str());
     }
     let lineage = OutboxLineage::read("11111111-2222-4333-8444-555555555555/7301");
-    let position = Position { lineage, place: "[0, 1] 3:9:4..5:5: 0-7".into() };
+    let position = Position { lineage, cursor: BatchCursor::of("[0, 1] 3:9:4..5:5: 0-7") };
     let left_out =
         |topic: Option<&str>| LeftOut { event: Uuid::from_u128(7), topic: topic.map(str::to_owned) };
     for (what, left_out) in [
