@@ -17,7 +17,7 @@
 //! |---|---|
 //! | `identity` | what makes two messages the same |
 //! | `mark` | the statements: mark messages, end a batch, store and recall a result |
-//! | `handle` | mark first, then the effect, one commit |
+//! | `handle`, `tables` | mark first, then the effect, one commit; creating the tables |
 //! | `prune` | retention: deletes marks older than the dedup window |
 //! | `consumer` | any source with any handler: scheduling, max attempts, backoff, dead letters |
 //! | `dead_letter` | poison messages that were given up, and what an operator does with them |

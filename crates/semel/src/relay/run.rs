@@ -139,7 +139,8 @@ impl<S: OutboxReader, K: Sink> Relay<S, K> {
     /// each violation of the sink's guarantee as an error. Dropping the future is like a crash: nothing is lost, and
     /// the batch in flight is sent again.
     pub async fn run(self) -> Result<RelayStats, RelayError> {
-        self.run_with(Rounds::default()).await
+        // Boxed: with the relay in it the future is large.
+        Box::pin(self.run_with(Rounds::default())).await
     }
 
     /// The loop, with one of the strategies.

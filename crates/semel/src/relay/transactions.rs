@@ -49,7 +49,7 @@ impl<S: OutboxReader, K: ExactlyOnce> Relay<S, K> {
     /// # }
     /// ```
     pub async fn run_exactly_once(self) -> Result<RelayStats, RelayError> {
-        self.run_with(SinkState::default()).await
+        Box::pin(self.run_with(SinkState::default())).await
     }
 
     /// Takes over the sink, and resumes the outbox from the sink's checkpoint. `false`: start over.

@@ -25,6 +25,8 @@ mod planted;
 mod protect;
 mod recover;
 #[cfg(feature = "sqlite")]
+mod relay_backoff;
+#[cfg(feature = "sqlite")]
 mod relay_drain;
 #[cfg(feature = "sqlite")]
 mod relay_observed;

@@ -273,7 +273,7 @@ impl Observer {
                 source = queued.message.identity().source(),
                 kind = queued.message.kind(),
                 trace_parent = queued.message.trace_parent(),
-                attempts = queued.attempts,
+                tries = queued.attempts,
                 outcome = tracing::field::Empty,
                 error = tracing::field::Empty,
             )

@@ -15,7 +15,7 @@ use crate::relay::postgres::unreadable;
 use crate::store::postgres::statement::Sql;
 
 static CHECKPOINT: Sql = Sql {
-    text: include_str!("sql/note.sql"),
+    text: include_str!("sql/checkpoint.sql"),
     types: &[
         Type::INT2_ARRAY,
         Type::INT8_ARRAY,

@@ -117,8 +117,8 @@ impl Leased for LeasedMysqlSession {
         self.due().await
     }
 
-    async fn again(&mut self, ns: &[i64]) -> Result<Option<(Retry, Vec<Pending>)>, OutboxReaderError> {
-        self.again(ns).await
+    async fn still_parked(&mut self, ns: &[i64]) -> Result<Option<(Retry, Vec<Pending>)>, OutboxReaderError> {
+        self.still_parked(ns).await
     }
 
     async fn retried(&mut self, retry: &Retry, settled: &[Settled]) -> Result<(), OutboxReaderError> {

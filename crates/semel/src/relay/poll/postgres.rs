@@ -46,7 +46,7 @@ pub struct WindowChunk {
 
 /// What reading a group found.
 enum Found {
-    Chunk(ChunkRead<LeasedSession>),
+    Chunk(Box<ChunkRead<LeasedSession>>),
     Nothing,
     /// The group has completed its window.
     Arrived,
@@ -66,7 +66,7 @@ impl LeasedSession {
                 match self.find_in(at).await? {
                     Found::Chunk(chunk) => {
                         self.next_group = at + 1;
-                        return Ok(Some(chunk));
+                        return Ok(Some(*chunk));
                     }
                     Found::Nothing => {}
                     Found::Arrived => {
@@ -127,7 +127,8 @@ impl LeasedSession {
                     if !recorded {
                         let values: [&(dyn ToSql + Sync); 5] =
                             [&low.text(), &high.text(), &after, &until, &group.tids];
-                        moved = self.fenced(&self.outbox.statements.note, group.fence(), &values).await?;
+                        moved =
+                            self.fenced(&self.outbox.statements.record_chunk, group.fence(), &values).await?;
                     }
                     self.moved(at, &moved)?;
                     if let Some(window) = self.groups.get_mut(at).and_then(|group| group.window.as_mut()) {
@@ -140,7 +141,7 @@ impl LeasedSession {
                     }
                     self.start_prefetch();
                     let (events, chunk) = (chunk.events, WindowChunk { partition, seqs: chunk.seqs, until });
-                    return Ok(Found::Chunk(ChunkRead { cursor, events, chunk }));
+                    return Ok(Found::Chunk(Box::new(ChunkRead { cursor, events, chunk })));
                 }
             }
         }
@@ -191,7 +192,7 @@ impl Leased for LeasedSession {
         let of = |group: &PartitionGroup| group.cursor().as_ref() == Some(cursor);
         let Some(at) = self.groups.iter().position(of) else { return Ok(None) };
         match self.find_in(at).await? {
-            Found::Chunk(chunk) => Ok(Some(chunk)),
+            Found::Chunk(chunk) => Ok(Some(*chunk)),
             Found::Nothing | Found::Arrived => Ok(None),
         }
     }
@@ -234,8 +235,8 @@ impl Leased for LeasedSession {
         Ok(due)
     }
 
-    async fn again(&mut self, ns: &[i64]) -> Result<Option<(Retry, Vec<Pending>)>, OutboxReaderError> {
-        LeasedSession::again(self, ns).await
+    async fn still_parked(&mut self, ns: &[i64]) -> Result<Option<(Retry, Vec<Pending>)>, OutboxReaderError> {
+        LeasedSession::still_parked(self, ns).await
     }
 
     async fn retried(&mut self, retry: &Retry, settled: &[Settled]) -> Result<(), OutboxReaderError> {

@@ -78,7 +78,7 @@ pub trait Leased: Send + Sized + 'static {
     ) -> impl Future<Output = Result<Option<(Retry, Vec<Pending>)>, OutboxReaderError>> + Send;
 
     /// These parked events, if they are still parked.
-    fn again(
+    fn still_parked(
         &mut self,
         ns: &[i64],
     ) -> impl Future<Output = Result<Option<(Retry, Vec<Pending>)>, OutboxReaderError>> + Send;
@@ -249,8 +249,8 @@ impl<D: PollDatabase> PollReader<D> {
             PollCursor::Parked(cursor) => cursor,
         };
         let Some(leased) = &mut self.leased else { return Ok(None) };
-        let again = leased.again(&cursor.0).await?;
-        Ok(again.map(|(retry, events)| self.give(&cursor, events, Origin::Parked(retry))))
+        let parked = leased.still_parked(&cursor.0).await?;
+        Ok(parked.map(|(retry, events)| self.give(&cursor, events, Origin::Parked(retry))))
     }
 
     async fn find_due(&mut self) -> Result<Option<Batch>, OutboxReaderError> {

@@ -205,9 +205,9 @@ impl Leased for LeasedFile {
         Ok(any.then(|| (Retry { tried, fence: vec![(0, epoch)] }, events)))
     }
 
-    async fn again(&mut self, ns: &[i64]) -> Result<Option<(Retry, Vec<Pending>)>, OutboxReaderError> {
+    async fn still_parked(&mut self, ns: &[i64]) -> Result<Option<(Retry, Vec<Pending>)>, OutboxReaderError> {
         let (epoch, ns) = (self.epoch()?, ns.to_vec());
-        let (tried, events) = self.with(move |table| table.again(&ns)).await?;
+        let (tried, events) = self.with(move |table| table.still_parked(&ns)).await?;
         Ok((!events.is_empty()).then(|| (Retry { tried, fence: vec![(0, epoch)] }, events)))
     }
 

@@ -198,7 +198,7 @@ impl LeasedSession {
         let (outbox, me) = (Arc::clone(&self.outbox), self.lease.me.clone());
         if self.groups.is_empty() {
             // Owned before a connection broke: others cannot take them while our lease is valid.
-            self.query(&outbox.statements.let_go, &[&me]).await?;
+            self.query(&outbox.statements.release_all, &[&me]).await?;
         }
         let share = share_of(&me, &self.others);
         let extra = |partition: &i16| !share.contains(partition);
@@ -231,7 +231,7 @@ impl LeasedSession {
             }
             if !rows.is_empty() {
                 tracing::info!(
-                    partitions = rows.len(),
+                    lanes = rows.len(),
                     relays = self.others.len() + 1,
                     "this relay took over outbox partitions"
                 );

@@ -29,11 +29,11 @@ impl LeasedSession {
     }
 
     /// These events, if they are still parked.
-    pub(in crate::relay) async fn again(
+    pub(in crate::relay) async fn still_parked(
         &self,
         ns: &[i64],
     ) -> Result<Option<(Retry, Vec<Pending>)>, OutboxReaderError> {
-        let rows = self.query(&self.outbox.statements.again, &[&ns]).await?;
+        let rows = self.query(&self.outbox.statements.still_parked, &[&ns]).await?;
         self.parked(&rows)
     }
 

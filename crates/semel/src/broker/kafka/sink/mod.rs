@@ -94,21 +94,21 @@ impl KafkaSink {
     }
 
     /// Queues events in their order and waits for their delivery reports. Events behind one that failed are not sent
-    /// and get their results at once.
+    /// and get their results at once. `None`: the producer had failed after the last round, and nothing was queued.
     async fn round(
         &mut self,
         events: &[Arc<Event>],
         round: &[usize],
         answers: &mut PublishResults<'_>,
         until: Instant,
-    ) -> Vec<(usize, Report)> {
+    ) -> Option<Vec<(usize, Report)>> {
         let producer =
             match self.producer.take().map_or_else(|| KafkaProducer::open(&self.options.at_least_once()), Ok)
             {
                 Ok(producer) => self.producer.insert(producer),
                 Err(error) => {
                     round.iter().for_each(|&n| answers.set(n, Published::Failed(error.clone())));
-                    return Vec::new();
+                    return Some(Vec::new());
                 }
             };
         let batch = Batch::of(round.len());
@@ -119,6 +119,10 @@ impl KafkaSink {
                 true => Some(blocked()),
                 false => match queue(producer, &self.options, &events[n], &batch, index, until).await {
                     Ok(()) => None,
+                    Err(Code::Fatal) if !sent[..index].contains(&true) => {
+                        self.producer = None;
+                        return None;
+                    }
                     Err(code) => {
                         stale |= is_unknown_topic(code);
                         Some(not_queued(code, &events[n], &self.options))
@@ -139,7 +143,8 @@ impl KafkaSink {
             self.producer = None;
         }
         let reports = batch.reports().into_iter().map(|report| report.unwrap_or(Err(Code::PurgeInflight)));
-        round.iter().copied().zip(reports).zip(sent).filter_map(|(it, sent)| sent.then_some(it)).collect()
+        let reports = round.iter().copied().zip(reports).zip(sent);
+        Some(reports.filter_map(|(report, sent)| sent.then_some(report)).collect())
     }
 }
 
@@ -186,7 +191,12 @@ impl Sink for KafkaSink {
             }
             let Some(round) = rounds.next() else { break };
             let alone = round.len() == 1;
-            let reports = self.round(events, &round, &mut answers, until).await;
+            let Some(reports) = self.round(events, &round, &mut answers, until).await else {
+                rounds.put_back(round);
+                self.known_keys = KnownKeys::default();
+                rounds.producer_changed(&mut self.known_keys);
+                continue;
+            };
             let blamed = |code| error_class::of(code, self.options.missing) == ErrorClass::Refused;
             let any_blamed = reports.iter().any(|(_, report)| report.is_err_and(blamed));
             let mut doubted = HashSet::new();

@@ -55,6 +55,14 @@ impl<'a> Rounds<'a> {
         self.waiting.push(n);
     }
 
+    /// Nothing of this round was sent.
+    pub(super) fn put_back(&mut self, round: Vec<usize>) {
+        match *round {
+            [alone] => self.suspects.push_front(alone),
+            _ => self.waiting.splice(0..0, round).for_each(drop),
+        }
+    }
+
     /// The brokers do not know the next producer: again, the first event of each key has to go ahead, also of those that
     /// were to follow a first event that the last producer got confirmed.
     pub(super) fn producer_changed(&mut self, known_keys: &mut KnownKeys) {
@@ -126,6 +134,24 @@ mod tests {
         rounds.suspect(3);
         assert_eq!([rounds.next(), rounds.next()], [Some(vec![2]), Some(vec![3])]);
         assert_eq!(rounds.next(), Some(vec![0, 1]));
+    }
+
+    #[test]
+    fn a_round_of_which_nothing_was_sent_comes_again() {
+        let events = events(&["a", "b", "c"]);
+        let mut rounds = Rounds::new(&events, &mut KnownKeys::default());
+        let round = rounds.next().unwrap();
+        rounds.put_back(round);
+        assert_eq!(rounds.next(), Some(vec![0, 1, 2]));
+        rounds.suspect(0);
+        rounds.suspect(1);
+        rounds.again(2);
+        let suspect = rounds.next().unwrap();
+        rounds.put_back(suspect);
+        assert_eq!(
+            [rounds.next(), rounds.next(), rounds.next(), rounds.next()],
+            [Some(vec![0]), Some(vec![1]), Some(vec![2]), None]
+        );
     }
 
     #[test]

@@ -59,7 +59,7 @@ impl LeasedMysqlSession {
     }
 
     /// These events, if they are still parked.
-    pub(super) async fn again(
+    pub(super) async fn still_parked(
         &mut self,
         ns: &[i64],
     ) -> Result<Option<(Retry, Vec<Pending>)>, OutboxReaderError> {

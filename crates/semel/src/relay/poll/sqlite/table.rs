@@ -245,7 +245,7 @@ impl Table {
     }
 
     /// These events, if they are still parked.
-    pub(super) fn again(&self, ns: &[i64]) -> Result<(RetryBatch, Vec<Pending>), OutboxReaderError> {
+    pub(super) fn still_parked(&self, ns: &[i64]) -> Result<(RetryBatch, Vec<Pending>), OutboxReaderError> {
         let (mut tried, mut events) = (RetryBatch::default(), Vec::new());
         self.explained((|| {
             let query = format!(
