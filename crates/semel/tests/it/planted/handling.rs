@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use bytes::Bytes;
 use semel::store::memory::MemoryStore;
@@ -11,6 +12,7 @@ use semel::store::{
     PAGE_RECORDS_MAX, Page, Record, Renewed, Store, StoreError, Ticket,
 };
 use semel::{Body, IntentId, Outcome, Retention, State, StoreTime};
+use tokio::sync::watch;
 
 use super::Bug;
 
@@ -21,7 +23,12 @@ pub(super) struct Planted {
     asked: AtomicU64,
     last: Mutex<Option<Outcome>>,
     looked: Mutex<HashMap<IntentId, Record>>,
+    /// How many callers found each intent free.
+    found_free: watch::Sender<HashMap<IntentId, u32>>,
 }
+
+/// How long the first caller that finds an intent free waits for the second one. A lone caller goes on then.
+const SECOND_LOOK_MAX: Duration = Duration::from_secs(10);
 
 impl Planted {
     pub(super) fn new(inner: MemoryStore, bug: Option<Bug>) -> Self {
@@ -32,6 +39,7 @@ impl Planted {
             asked: AtomicU64::new(0),
             last: Mutex::new(None),
             looked: Mutex::new(HashMap::new()),
+            found_free: watch::Sender::default(),
         }
     }
 
@@ -41,13 +49,19 @@ impl Planted {
 
     /// Looks first and writes later: another that looked in between writes as well.
     async fn look_then_write(&self, claim: Claim) -> Result<Claimed, StoreError> {
-        let before = self.inner.get(claim.intent.id()).await?;
+        let id = claim.intent.id();
+        let before = self.inner.get(id).await?;
         let now = self.inner.now().await?;
         let free = match &before {
             None => self.has(Bug::ClaimLooksThenWrites),
             Some(record) => self.has(Bug::TakeoverLooksThenWrites) && record.head.is_lapsed(now),
         };
-        tokio::task::yield_now().await;
+        if free {
+            self.found_free.send_modify(|found| *found.entry(id).or_default() += 1);
+            let mut found = self.found_free.subscribe();
+            let second = found.wait_for(|found| found.get(&id).is_some_and(|callers| *callers >= 2));
+            let _ = tokio::time::timeout(SECOND_LOOK_MAX, second).await;
+        }
         let owner = claim.owner;
         match self.inner.claim(claim).await? {
             Claimed::InFlight(met) if free => Ok(Claimed::Run(Ticket { owner, ..met.record.ticket(false) })),
