@@ -140,20 +140,48 @@ pub async fn drop_slot(client: &Client, name: &str) {
     panic!("the slot {name} does not become free");
 }
 
-/// Slots of processes that ended early.
+/// Slots of processes that ended early. Not those of a process that still runs: while a relay has lost its lease its slot
+/// is idle, too, and dropping it sends the relay back to the table.
 async fn sweep(url: &str) {
     let client = connect(url).await;
-    let mine = format!("cdc_{}_", std::process::id());
     let rows = client
-        .query("SELECT slot_name::text FROM pg_replication_slots WHERE slot_name ~ '^(cdc|semel)_' AND NOT active", &[])
+        .query(
+            "SELECT slot_name::text FROM pg_replication_slots WHERE slot_name ~ '^cdc_' AND NOT active",
+            &[],
+        )
         .await
         .unwrap();
     for row in rows {
         let name: String = row.get(0);
-        if !name.starts_with(&mine) {
+        if !is_of_a_running_process(&name) {
             drop_slot(&client, &name).await;
         }
     }
+}
+
+fn is_of_a_running_process(slot: &str) -> bool {
+    let pid = slot.split('_').nth(1).unwrap_or_default();
+    std::path::Path::new("/proc").join(pid).join("stat").exists()
+}
+
+#[tokio::test]
+async fn only_slots_of_processes_that_ended_are_swept() {
+    let Some(lease) = require(Service::Postgres) else { return };
+    let _place = PLACES.acquire_many(2).await.unwrap();
+    let client = connect(lease.url()).await;
+    // Process 1 always runs; no process has a number as high as the other.
+    let end = fastrand::u32(..);
+    let [running, ended] = [1, u32::MAX].map(|pid| format!("cdc_{pid}_0_{end:x}"));
+    for name in [&running, &ended] {
+        let create = format!("SELECT pg_create_logical_replication_slot('{name}', 'pgoutput')");
+        client.batch_execute(&create).await.unwrap();
+    }
+    sweep(lease.url()).await;
+    let find = "SELECT slot_name::text FROM pg_replication_slots WHERE slot_name = ANY ($1)";
+    let left = client.query(find, &[&vec![&running, &ended]]).await.unwrap();
+    let left: Vec<String> = left.iter().map(|row| row.get(0)).collect();
+    drop_slot(&client, &running).await;
+    assert_eq!(left, [running]);
 }
 
 pub async fn connect(url: &str) -> Client {
