@@ -27,11 +27,11 @@ pub async fn an_unknown_intent_is_none<H: Harness>(harness: &H) {
 /// or withdrawn, and otherwise the whole current record.
 ///
 /// Otherwise a caller gets a withdrawn answer, or is refused because of a request that expired long ago.
-pub async fn a_look_shows_what_get_shows<H: Harness>(harness: &H) {
-    let trial = Trial::of("a_look_shows_what_get_shows", harness).await;
+pub async fn a_cached_get_shows_what_get_shows<H: Harness>(harness: &H) {
+    let trial = Trial::of("a_cached_get_shows_what_get_shows", harness).await;
     let same = async |claim: &Claim, what: &str| {
         for _ in 0..2 {
-            let looked = trial.answered(trial.store.look(claim.intent.id()).await);
+            let looked = trial.answered(trial.store.get_cached(claim.intent.id()).await);
             let got = trial.answered(trial.store.get(claim.intent.id()).await);
             trial.equal(format!("{looked:?}"), format!("{got:?}"), format_args!("a look at {what}"));
         }
@@ -68,9 +68,9 @@ pub async fn a_look_shows_what_get_shows<H: Harness>(harness: &H) {
     let short = Finish { retention: Retention::Ms(SHORT_MS), ..completed("forgotten") };
     trial.done(&expired, short).await;
     // Fills the cache, if there is one.
-    trial.answered(trial.store.look(expired.intent.id()).await);
+    trial.answered(trial.store.get_cached(expired.intent.id()).await);
     trial.wait(harness, SHORT_MS).await;
-    let looked = trial.answered(trial.store.look(expired.intent.id()).await);
+    let looked = trial.answered(trial.store.get_cached(expired.intent.id()).await);
     trial.check(looked.is_none(), "an expired record is shown");
 }
 

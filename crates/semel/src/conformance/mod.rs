@@ -123,7 +123,7 @@ macro_rules! __semel_laws {
             a_note_is_cut_between_characters
             a_decided_outcome_is_kept_like_any_other
             an_unknown_intent_is_none
-            a_look_shows_what_get_shows
+            a_cached_get_shows_what_get_shows
             list_filters_by_the_state_that_holds
             list_filters_by_operation
             list_filters_by_tenant

@@ -294,7 +294,7 @@ impl<S: Store> Shared<S> {
         let found = if prepared.rule.policy.verify {
             in_time(store.get(id)).await
         } else {
-            match in_time(store.look(id)).await {
+            match in_time(store.get_cached(id)).await {
                 // Only the authority refuses a request, never a cache.
                 Ok(Some(record)) if differs(&record) => in_time(store.get(id)).await,
                 found => found,

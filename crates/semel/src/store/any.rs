@@ -26,7 +26,7 @@ trait Boxed: Send + Sync {
     fn decide(&self, id: IntentId, decide: Decide) -> Answer<'_, Decided>;
     fn sweep(&self, limit: usize) -> Answer<'_, usize>;
     fn claim_verified(&self, claim: Claim) -> Answer<'_, Claimed>;
-    fn look(&self, id: IntentId) -> Answer<'_, Option<Record>>;
+    fn get_cached(&self, id: IntentId) -> Answer<'_, Option<Record>>;
     fn lineage(&self) -> Answer<'_, Option<Lineage>>;
     fn protection(&self) -> Protection;
 }
@@ -62,8 +62,8 @@ impl<S: Store> Boxed for S {
     fn claim_verified(&self, claim: Claim) -> Answer<'_, Claimed> {
         Box::pin(Store::claim_verified(self, claim))
     }
-    fn look(&self, id: IntentId) -> Answer<'_, Option<Record>> {
-        Box::pin(Store::look(self, id))
+    fn get_cached(&self, id: IntentId) -> Answer<'_, Option<Record>> {
+        Box::pin(Store::get_cached(self, id))
     }
     fn lineage(&self) -> Answer<'_, Option<Lineage>> {
         Box::pin(Store::lineage(self))
@@ -140,8 +140,8 @@ impl Store for AnyStore {
     fn claim_verified(&self, claim: Claim) -> impl Future<Output = Result<Claimed, StoreError>> + Send {
         self.0.claim_verified(claim)
     }
-    fn look(&self, id: IntentId) -> impl Future<Output = Result<Option<Record>, StoreError>> + Send {
-        self.0.look(id)
+    fn get_cached(&self, id: IntentId) -> impl Future<Output = Result<Option<Record>, StoreError>> + Send {
+        self.0.get_cached(id)
     }
     fn lineage(&self) -> impl Future<Output = Result<Option<Lineage>, StoreError>> + Send {
         self.0.lineage()

@@ -165,8 +165,8 @@ impl<S: Store> Store for Faulty<S> {
     async fn claim_verified(&self, claim: Claim) -> Result<Claimed, StoreError> {
         self.play(StoreCall::Claim, self.store.claim_verified(claim)).await
     }
-    async fn look(&self, id: IntentId) -> Result<Option<Record>, StoreError> {
-        self.play(StoreCall::Get, self.store.look(id)).await
+    async fn get_cached(&self, id: IntentId) -> Result<Option<Record>, StoreError> {
+        self.play(StoreCall::Get, self.store.get_cached(id)).await
     }
     async fn lineage(&self) -> Result<Option<Lineage>, StoreError> {
         self.play(StoreCall::Get, self.store.lineage()).await

@@ -361,7 +361,7 @@ pub trait Store: Send + Sync + 'static {
 
     /// As [`get`](Self::get), for callers that replay a finished outcome: a cache in front of the authority may answer,
     /// as it may for [`claim`](Self::claim). Stores without a cache do the same for both.
-    fn look(&self, id: IntentId) -> impl Future<Output = Result<Option<Record>, StoreError>> + Send {
+    fn get_cached(&self, id: IntentId) -> impl Future<Output = Result<Option<Record>, StoreError>> + Send {
         self.get(id)
     }
 

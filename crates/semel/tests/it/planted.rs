@@ -82,7 +82,7 @@ bugs! {
     ForeignOutcomeReplayed => each_of_many_keys_runs_once,
     NoteLostByTheNextClaim => a_note_survives_the_next_claim,
     NoteNotKept => an_applied_intent_is_replayed,
-    LookRemembers => a_look_shows_what_get_shows,
+    LookRemembers => a_cached_get_shows_what_get_shows,
     TenantIgnored => list_filters_by_tenant,
     TenantByPrefix => list_filters_by_tenant,
     StoredStateListed => list_filters_by_the_state_that_holds,

@@ -206,7 +206,7 @@ fn laws_of_outcomes_hold_on_tiers_and_nothing_readable_is_in_either() {
         assert_eq!(place.looks("hit"), hits + 1);
         assert_eq!(cached.body_bytes().unwrap(), "Jane Doe ".repeat(100).as_bytes());
         assert_eq!(secret(store.claim_verified(claim("k")).await.unwrap()), cached);
-        assert_eq!(store.look(claim("k").intent.id()).await.unwrap().unwrap().outcome, Some(cached));
+        assert_eq!(store.get_cached(claim("k").intent.id()).await.unwrap().unwrap().outcome, Some(cached));
 
         // A store with another key, or none, gets an error: neither the sealed bytes nor leave to run again.
         let other = Keys::new(SealKey::new("2026-11", [8; 32]).unwrap());
@@ -220,7 +220,7 @@ fn laws_of_outcomes_hold_on_tiers_and_nothing_readable_is_in_either() {
                 let error = claimed.expect_err("it cannot be opened");
                 assert!(!error.to_string().contains("Jane"), "{error}");
             }
-            assert!(blind.look(claim("k").intent.id()).await.is_err());
+            assert!(blind.get_cached(claim("k").intent.id()).await.is_err());
             assert!(blind.get(claim("k").intent.id()).await.is_err());
             assert_eq!(place.looks("hit"), hits + 2, "the cache was asked");
         }

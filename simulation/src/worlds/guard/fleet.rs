@@ -350,7 +350,7 @@ impl Caller {
     async fn asks_for_the_status(&self) {
         for _ in 0..STATUS_ASKS {
             tokio::time::sleep(STATUS_EVERY).await;
-            if let Ok(Some(record)) = self.network.look(self.intent.id()).await
+            if let Ok(Some(record)) = self.network.get_cached(self.intent.id()).await
                 && record.head.state.is_finished()
             {
                 self.stage.count("statuses", 1);

@@ -30,7 +30,7 @@ impl<S: Store, W: Work> AtLeastOnce<S, W> {
     async fn one(&self, message: &Message) -> Result<(), HandlerError> {
         let (intent, fingerprint) = self.dedup.intent(message);
         let guarded = &self.dedup.guarded;
-        let found = guarded.ask(Phase::Read, pin!(guarded.guard().store().look(intent.id()))).await;
+        let found = guarded.ask(Phase::Read, pin!(guarded.guard().store().get_cached(intent.id()))).await;
         if let Some(record) = found.map_err(HandlerError::transient)? {
             if fingerprint.compare(&record.head.fingerprint) == Comparison::Different {
                 return Err(mismatch());

@@ -136,8 +136,8 @@ impl<S: Store> Store for Protected<S> {
         self.found(self.store.get(id).await?)
     }
 
-    async fn look(&self, id: IntentId) -> Result<Option<Record>, StoreError> {
-        self.found(self.store.look(id).await?)
+    async fn get_cached(&self, id: IntentId) -> Result<Option<Record>, StoreError> {
+        self.found(self.store.get_cached(id).await?)
     }
 
     async fn list(&self, filter: Filter) -> Result<Page, StoreError> {

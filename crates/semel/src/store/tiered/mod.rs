@@ -317,7 +317,7 @@ impl<S: Store> Store for TieredStore<S> {
         self.shared.authority.get(id).await
     }
 
-    async fn look(&self, id: IntentId) -> Result<Option<Record>, StoreError> {
+    async fn get_cached(&self, id: IntentId) -> Result<Option<Record>, StoreError> {
         self.refresh_clock();
         let (look, found) = self.shared.cached(&id).await;
         self.shared.metrics.look(look);

@@ -185,7 +185,7 @@ impl Store for Planted {
         Ok(self.inner.get(id).await?.map(|record| self.noted(record)))
     }
 
-    async fn look(&self, id: IntentId) -> Result<Option<Record>, StoreError> {
+    async fn get_cached(&self, id: IntentId) -> Result<Option<Record>, StoreError> {
         let found = self.get(id).await?;
         if !self.has(Bug::LookRemembers) {
             return Ok(found);
