@@ -1,4 +1,5 @@
-//! Distinguishes semel's own 202 from a service's: one predicate for everything that reads answers.
+//! Recognises semel's own answers, from the layer or the gateway in front of a service: an attempt that is in progress,
+//! and an effect whose answer was lost.
 
 use http::header::{HeaderName, RETRY_AFTER};
 use http::{HeaderMap, StatusCode};
@@ -9,8 +10,10 @@ pub(crate) const IN_PROGRESS_BYTES_MAX: usize = 4 << 10;
 
 /// The header of such a 202. The layer and the HTTP clients do not share a feature, so the name is repeated here.
 const PROBLEM: HeaderName = HeaderName::from_static("idempotency-problem");
-/// Its value.
+/// Its values.
 const CODE: &str = "IDEMPOTENCY_REQUEST_IN_PROGRESS";
+#[cfg(feature = "webhook")]
+const ANSWER_LOST: &str = "IDEMPOTENCY_ANSWER_LOST";
 
 /// Whether this 202 is semel's own, from the layer or the gateway: an attempt under the same key is in flight, and may
 /// still fail. Any other 202 means that the service has accepted the request. A header marks it; earlier releases
@@ -28,6 +31,12 @@ pub(crate) fn is_in_progress(status: StatusCode, headers: &HeaderMap, body: &[u8
     }
     headers.contains_key(RETRY_AFTER)
         && serde_json::from_slice::<Accepted>(body).is_ok_and(|accepted| accepted.state == "in_progress")
+}
+
+/// Whether the request took effect, whatever the status: only its answer was lost.
+#[cfg(feature = "webhook")]
+pub(crate) fn is_answer_lost(headers: &HeaderMap) -> bool {
+    headers.get(PROBLEM).is_some_and(|code| code == ANSWER_LOST)
 }
 
 #[cfg(test)]
@@ -62,5 +71,7 @@ mod tests {
     fn it_is_named_as_the_layer_names_it() {
         assert_eq!(PROBLEM, crate::http::headers::IDEMPOTENCY_PROBLEM);
         assert_eq!(CODE, crate::http::Code::InProgress.as_str());
+        #[cfg(feature = "webhook")]
+        assert_eq!(ANSWER_LOST, crate::http::Code::AnswerLost.as_str());
     }
 }

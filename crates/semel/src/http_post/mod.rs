@@ -17,7 +17,7 @@ use tower_service::Service;
 
 use self::dial::Dial;
 #[cfg(feature = "webhook")]
-use crate::in_progress::is_in_progress;
+use crate::in_progress::{is_answer_lost, is_in_progress};
 use crate::tls_roots;
 
 mod address;
@@ -64,6 +64,12 @@ impl Answer {
     #[cfg(feature = "webhook")]
     pub(crate) fn is_in_progress(&self) -> bool {
         is_in_progress(self.status, &self.headers, &self.body)
+    }
+
+    /// See [`is_answer_lost`].
+    #[cfg(feature = "webhook")]
+    pub(crate) fn is_answer_lost(&self) -> bool {
+        is_answer_lost(&self.headers)
     }
 }
 

@@ -77,8 +77,14 @@ impl Receiver {
                     .or_default()
                     .push(seen);
             }
+            // As semel in front of a service says it.
+            let problem = match topic.split_once('-') {
+                Some((_, "answer-lost")) => "idempotency-problem: IDEMPOTENCY_ANSWER_LOST\r\n",
+                Some((_, "running")) => "idempotency-problem: IDEMPOTENCY_REQUEST_IN_PROGRESS\r\n",
+                _ => "",
+            };
             let answer = format!(
-                "HTTP/1.1 {status} so\r\nlocation: http://{}/x\r\ncontent-length: 0\r\n\r\n",
+                "HTTP/1.1 {status} so\r\nlocation: http://{}/x\r\n{problem}content-length: 0\r\n\r\n",
                 self.address
             );
             if stream.write_all(answer.as_bytes()).await.is_err() {
@@ -201,6 +207,8 @@ async fn only_a_success_confirms_and_a_redirect_is_not_followed() {
         "422-what",
         "429-slow",
         "500-broken",
+        "500-answer-lost",
+        "202-running",
     ];
     let mut sink = receiver.options(&topics).open();
     let events: Vec<_> = topics.iter().map(|topic| event(topic, "a", 1)).collect();
@@ -214,8 +222,19 @@ async fn only_a_success_confirms_and_a_redirect_is_not_followed() {
             _ => "failed",
         })
         .collect();
-    let wanted =
-        ["confirmed", "failed", "refused", "failed", "failed", "refused", "refused", "failed", "in doubt"];
+    let wanted = [
+        "confirmed",
+        "failed",
+        "refused",
+        "failed",
+        "failed",
+        "refused",
+        "refused",
+        "failed",
+        "in doubt",
+        "confirmed",
+        "in doubt",
+    ];
     assert_eq!(classes, wanted);
     assert_eq!(receiver.read("x").len(), 0, "the redirect was followed");
     let answers = sink.publish(&[event("unknown", "a", 1)]).await;

@@ -233,6 +233,8 @@ impl WebhookSink {
             Sent::Answered(answer) if answer.is_in_progress() => Published::Failed(
                 SinkError::maybe_published(format!("{uri} answered {}: still processing it", answer.status)),
             ),
+            // It took effect, and an event needs no answer.
+            Sent::Answered(answer) if answer.is_answer_lost() => Published::Confirmed,
             Sent::Answered(answer) => classify(answer.status, uri),
             Sent::TimedOut => {
                 Published::Failed(SinkError::maybe_published(format!("{uri} did not answer in time")))
