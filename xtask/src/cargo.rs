@@ -2,6 +2,8 @@
 
 use std::process::Command;
 
+use serde_json::Value;
+
 /// A cargo command on these packages, with all features.
 pub(crate) fn command(first: &[&str], packages: &[String], last: &[&str]) -> Command {
     let mut command = Command::new("cargo");
@@ -28,6 +30,29 @@ pub(crate) fn packages(named: &[String]) -> Vec<String> {
     words
 }
 
+/// Those of the named packages that have a library.
+pub(crate) fn libraries(named: &[String]) -> Result<Vec<String>, String> {
+    if named.is_empty() {
+        return Ok(Vec::new());
+    }
+    let output = command(&["metadata", "--no-deps", "--format-version", "1"], &[], &[]).output();
+    let output = output.map_err(|error| format!("cannot run cargo: {error}"))?;
+    let metadata: Value = serde_json::from_slice(&output.stdout)
+        .map_err(|error| format!("cargo metadata: {error}: {}", String::from_utf8_lossy(&output.stderr)))?;
+    let is_library = |target: &Value| target["kind"].as_array().is_some_and(|kinds| kinds.iter().any(is_lib));
+    let has_library = |name: &&String| {
+        let mut packages = metadata["packages"].as_array().into_iter().flatten();
+        packages.find(|package| package["name"] == name.as_str()).is_some_and(|package| {
+            package["targets"].as_array().is_some_and(|all| all.iter().any(is_library))
+        })
+    };
+    Ok(named.iter().filter(has_library).cloned().collect())
+}
+
+fn is_lib(kind: &Value) -> bool {
+    kind == "lib" || kind == "proc-macro"
+}
+
 /// Runs cargo in the foreground; it says itself what fails.
 pub(crate) fn run(line: &[&str], args: &[String]) -> Result<(), String> {
     match command(line, args, &[]).status() {
@@ -41,6 +66,13 @@ pub(crate) fn run(line: &[&str], args: &[String]) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_package_with_a_library_is_known() {
+        let named = ["semel-cli", "semel", "semel-macros", "xtask"].map(str::to_owned);
+        assert_eq!(libraries(&named).unwrap(), ["semel", "semel-macros"]);
+        assert_eq!(libraries(&[]).unwrap(), [""; 0]);
+    }
 
     #[test]
     fn all_of_the_workspace_or_the_packages_named() {

@@ -110,13 +110,28 @@ impl Run {
             self.tally.add(name, &phase.output());
             passed &= self.check(&phase);
         }
-        let packages = cargo::packages(&arguments.packages);
+        passed &= self.doc_tests(suite, &arguments.packages);
+        passed && self.examples(arguments)
+    }
+
+    /// Only libraries have them, and cargo refuses to look elsewhere.
+    fn doc_tests(&mut self, suite: &Suite, named: &[String]) -> bool {
+        let libraries = match cargo::libraries(named) {
+            Ok(libraries) => libraries,
+            Err(message) => {
+                self.failed.push(format!("doc-tests: {message}"));
+                return false;
+            }
+        };
+        if libraries.is_empty() && !named.is_empty() {
+            return true;
+        }
+        let packages = cargo::packages(&libraries);
         let mut doc_tests = cargo::command(&["test", "--doc", "--no-fail-fast"], &packages, &[]);
         suite.environment(&mut doc_tests);
         let doc_tests = phase::run("doc-tests", doc_tests);
         self.tally.add("", &doc_tests.output());
-        passed &= self.check(&doc_tests);
-        passed && self.examples(arguments)
+        self.check(&doc_tests)
     }
 
     /// Runs the binaries the tests were built with. `cargo run --package` would choose other
