@@ -1,5 +1,7 @@
 //! The project's own commands, run as `cargo xtask …`.
 
+#[cfg(test)]
+mod alerts;
 mod api;
 mod bench;
 mod beside;

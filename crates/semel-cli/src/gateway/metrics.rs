@@ -44,7 +44,7 @@ impl Counted {
         let requests = set.counters(REQUESTS, "Requests by how they were answered", [KIND]);
         let wire_refused = "Connections refused for malformed or ambiguous input";
         let shadow = "Requests by what the gateway would have done in shadow mode";
-        Self(Arc::new(Families {
+        let counted = Self(Arc::new(Families {
             answered: ["upstream", "replay", "problem"].map(|kind| (kind, requests.with([kind]))),
             requests,
             // They are exported in this order.
@@ -60,7 +60,21 @@ impl Counted {
             limited: set.counters(LIMITED, "Requests refused by a limit", [KIND]),
             shadow: set.counters(SHADOW, shadow, [names::LABEL_OPERATION, VERDICT]),
             set,
-        }))
+        }));
+        counted.begin_at_zero();
+        counted
+    }
+
+    /// A counter that appears with its first count does not rise for Prometheus, and no alert sees that count.
+    fn begin_at_zero(&self) {
+        let Families { timed_out, upstream_failed, authorize, .. } = &*self.0;
+        for (counters, kinds) in [
+            (timed_out, ["idle", "stuck"].as_slice()),
+            (upstream_failed, &["not_sent", "unknown"]),
+            (authorize, &["allowed", "refused", "failed"]),
+        ] {
+            kinds.iter().for_each(|kind| drop(counters.with([*kind])));
+        }
     }
 
     pub(super) fn register(&self, registry: &mut Registry) {
@@ -131,5 +145,18 @@ mod tests {
             counted.register(registry);
         });
         crate::contracts::pinned("metrics.gateway", &listing(&served));
+    }
+
+    #[test]
+    fn counters_that_alerts_watch_begin_at_zero() {
+        let counted = Counted::new();
+        let served = semel::observe::render(|registry| counted.register(registry));
+        for line in [
+            "semel_gateway_upstream_failed_total{kind=\"unknown\"} 0",
+            "semel_gateway_connections_timed_out_total{kind=\"stuck\"} 0",
+            "semel_gateway_authorize_total{kind=\"failed\"} 0",
+        ] {
+            assert!(served.contains(line), "{line} is not in\n{served}");
+        }
     }
 }
