@@ -46,3 +46,8 @@ fn a_failure_after_the_mark_is_not_forgotten_in_a_rebalance() {
 fn what_was_done_before_is_no_sign_that_the_handler_works() {
     known::assert_mended::<ConsumerWorld>("consumer_replays_blame_others");
 }
+
+#[test]
+fn a_batch_that_hangs_is_counted_as_many_messages() {
+    known::assert_mended::<ConsumerWorld>("consumer_outage_that_hangs");
+}

@@ -74,7 +74,7 @@ fn halvings(plan: &Plan) -> u32 {
 /// Messages whose calls may take as long as a call may take.
 fn hanging(plan: &Plan) -> u32 {
     let is_long = |key: &&KeyPlan| matches!(key.behaviour, Behaviour::Hangs | Behaviour::Slow(_));
-    plan.keys.iter().filter(is_long).map(|key| key.bad() as u32).sum()
+    plan.keys.iter().filter(is_long).map(|key| key.bad() as u32 * (1 + u32::from(key.twice))).sum()
 }
 
 fn copies(plan: &Plan) -> u32 {
@@ -105,7 +105,11 @@ fn giving_up(plan: &Plan) -> Duration {
     }
     let copies = |key: &KeyPlan| key.bad() * (1 + u64::from(key.twice));
     let longest = plan.keys.iter().map(copies).max().unwrap_or_default();
-    let hangs = ms(settings.handle_timeout_ms) * hanging(plan) * halvings(plan) * settings.tries_max;
+    // What is handled counts against a hanging message only between two of its attempts. Half the time is spent waiting
+    // for something to fall there.
+    let between = pulse_ms.div_ceil(settings.pause_longest_ms.max(1)) as u32;
+    let attempt = ms(settings.handle_timeout_ms + settings.pause_longest_ms);
+    let hangs = attempt * hanging(plan) * halvings(plan).max(2 * between) * settings.tries_max;
     ms(each * longest + settings.letters_every_ms) + hangs
 }
 

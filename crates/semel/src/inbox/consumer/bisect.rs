@@ -52,7 +52,8 @@ pub(super) async fn handle<H: Handler>(
             Called::TimedOut(error) => {
                 rest.clear();
                 if part.len() > 1 {
-                    part.truncate(part.len() / 2);
+                    let left = part.split_off(part.len() / 2);
+                    results.extend(left.into_iter().map(|queued| (queued.receipt, AttemptResult::Unclear)));
                     rest.push(part);
                     continue;
                 }

@@ -141,6 +141,7 @@ impl ConsumerMetrics {
                     self.0.failed.inc();
                     error.get_or_insert(why);
                 }
+                AttemptResult::Unclear => {}
             }
         }
         let mut state = self.state();

@@ -397,7 +397,7 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
                     Some(dead_letter) => self.dead_letter_handled(dead_letter).await,
                     None => self.pending_acks.push((receipt, Settle::Ack)),
                 }
-            } else {
+            } else if became != AttemptResult::Unclear {
                 self.stats.failed += 1;
             }
             let verdict = self.scheduler.tried(receipt, became, round, Instant::now(), &self.options);

@@ -64,6 +64,9 @@ pub(super) enum AttemptResult {
         /// The call timed out.
         too_long: bool,
     },
+    /// The call timed out, with others in it: some message of it hangs, or everything does. Tried again with a smaller
+    /// batch.
+    Unclear,
 }
 
 impl AttemptResult {
@@ -94,7 +97,7 @@ pub(super) struct KeyScheduler {
     handled: u64,
     /// When the last one was handled.
     handled_at: Option<Instant>,
-    /// Messages that failed since anything was handled.
+    /// Messages that failed, or were in a call that hung, since anything was handled.
     recent_failures: HashSet<Receipt>,
 }
 
@@ -396,7 +399,8 @@ impl KeyScheduler {
         Round { is_blamed, crowding }
     }
 
-    /// Records the result of an attempt. `None`: the message is done, or not in flight any more.
+    /// Records the result of an attempt. `None`: the message is done, not in flight any more, or nothing is known about
+    /// it.
     ///
     /// A failure counts if the message is to blame: something was handled between its last failure and the start of
     /// this attempt, or the [round](KeyScheduler::round) says so. For a dead letter one failure is enough.
@@ -410,10 +414,14 @@ impl KeyScheduler {
     ) -> Option<Verdict> {
         let queued = self.messages.get_mut(self.by_receipt.get(&receipt)?)?;
         let queue = self.queues.get_mut(&queued.queue)?;
-        let AttemptResult::Failed { error, kind, after, too_long } = tried else {
-            (queue.fails, queue.is_slow, queue.handled_before) = (false, false, None);
-            self.remove(receipt);
-            return None;
+        let (error, kind, after, too_long) = match tried {
+            AttemptResult::Failed { error, kind, after, too_long } => (error, kind, after, too_long),
+            AttemptResult::Unclear => return None,
+            AttemptResult::Done | AttemptResult::Already => {
+                (queue.fails, queue.is_slow, queue.handled_before) = (false, false, None);
+                self.remove(receipt);
+                return None;
+            }
         };
         (queue.fails, queue.is_slow) = (true, too_long);
         queued.failing_since.get_or_insert(now);

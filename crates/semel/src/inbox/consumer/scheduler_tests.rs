@@ -337,6 +337,33 @@ fn where_nothing_is_handled_few_are_to_blame_and_many_are_not() {
     assert!(round(3, AttemptResult::Done) && round(0, failed(HandlerErrorKind::Retry)));
 }
 
+/// The rest of a call that hangs is not known to be innocent: otherwise the first message found alone would have all its
+/// attempts before an outage is taken for one.
+#[test]
+fn a_call_that_hangs_is_as_many_failures_as_it_had_messages() {
+    let (options, now) = (ConsumerOptions::default().outage_keys_min(3), Instant::now());
+    let mut scheduler = scheduler(&[Some("a"), Some("b"), Some("c"), Some("d")]);
+    let hung = |receipt| {
+        let alone = AttemptResult::Failed {
+            error: "no".into(),
+            kind: HandlerErrorKind::Retry,
+            after: None,
+            too_long: true,
+        };
+        [
+            (Receipt(receipt), alone),
+            (Receipt(1), AttemptResult::Unclear),
+            (Receipt(2), AttemptResult::Unclear),
+        ]
+    };
+    assert!(!scheduler.round(&hung(0), now, &options).is_blamed);
+    // They are tried again as they were, and when they are handled the one that hangs is to blame.
+    assert_eq!(scheduler.tried(Receipt(1), AttemptResult::Unclear, NOT_BLAMED, now, &options), None);
+    assert_eq!(ready(&scheduler, now, &options.clone().concurrency(1)), [vec![0, 1, 2, 3]]);
+    assert!(scheduler.round(&[(Receipt(1), AttemptResult::Done)], now, &options).is_blamed);
+    assert!(scheduler.round(&[(Receipt(0), failed(HandlerErrorKind::Retry))], now, &options).is_blamed);
+}
+
 #[test]
 fn messages_of_failing_lines_take_up_no_room_up_to_as_many_again() {
     let options = ConsumerOptions::default().in_flight_max(4);
