@@ -1,7 +1,5 @@
 //! The project's own commands, run as `cargo xtask …`.
 
-#[cfg(test)]
-mod alerts;
 mod api;
 mod bench;
 mod beside;
@@ -16,6 +14,8 @@ mod lines;
 mod lint;
 mod module_tables;
 mod mutants;
+#[cfg(test)]
+mod observability;
 mod old;
 mod phase;
 mod prove;

@@ -1,11 +1,12 @@
-//! Checks the alerts in `observability/`: by Prometheus's own tool, against the metrics that exist, and against the
-//! runbook.
+//! Checks the alerts and the dashboard in `observability/`: by Prometheus's own tool, against the metrics that exist, and
+//! against the runbook.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use serde_json::Value;
 use testkit::services::promtool;
 
 fn folder() -> PathBuf {
@@ -89,15 +90,19 @@ fn a_rule_that_always_fires_or_never_does_is_caught() {
     }
 }
 
-#[test]
-fn alerts_are_about_metrics_that_exist() {
-    let known: String = ["semel/contracts/metrics.guard", "semel/contracts/metrics.relay"]
+/// The names of all series that semel's processes export.
+fn series() -> BTreeSet<String> {
+    let contracts = ["semel/contracts/metrics.guard", "semel/contracts/metrics.relay"]
         .into_iter()
         .chain(["semel/contracts/metrics.consumer", "semel-cli/contracts/metrics.gateway"])
-        .map(|name| read(&format!("crates/{name}.txt")))
-        .collect();
-    let series: BTreeSet<&str> =
-        known.lines().filter_map(|line| line.split(['{', ' ']).next()).filter(|name| *name != "#").collect();
+        .map(|name| read(&format!("crates/{name}.txt")));
+    let name = |line: &str| line.split(['{', ' ']).next().map(str::to_owned);
+    contracts.flat_map(|listing| listing.lines().filter_map(name).collect::<Vec<_>>()).collect()
+}
+
+#[test]
+fn alerts_are_about_metrics_that_exist() {
+    let series = series();
     for (name, rule) in alerts(&read("observability/alerts.yml")) {
         let used = metrics(rule);
         assert!(!used.is_empty(), "{name} is about no metric");
@@ -105,6 +110,47 @@ fn alerts_are_about_metrics_that_exist() {
             assert!(series.contains(metric), "{name}: there is no metric {metric}");
         }
     }
+}
+
+/// What Grafana's linter asks for, and expressions that Prometheus can read.
+#[test]
+fn every_panel_is_about_metrics_that_exist_and_follows_the_variables() {
+    let dashboard: Value = serde_json::from_str(&read("observability/dashboard.json")).expect("JSON");
+    let variables: Vec<&str> = dashboard["templating"]["list"]
+        .as_array()
+        .expect("variables")
+        .iter()
+        .filter_map(|variable| variable["name"].as_str())
+        .collect();
+    assert_eq!(variables, ["datasource", "job", "instance"]);
+    let (series, mut ids, mut shown, mut rules) =
+        (series(), BTreeSet::new(), 0, "groups:\n  - name: panels\n    rules:\n".to_owned());
+    for panel in dashboard["panels"].as_array().expect("panels") {
+        let title = panel["title"].as_str().expect("a title");
+        assert!(ids.insert(panel["id"].as_u64().expect("an id")), "{title}: its id is taken");
+        if panel["type"] == "row" {
+            continue;
+        }
+        shown += 1;
+        assert!(panel["fieldConfig"]["defaults"]["unit"].is_string(), "{title} has no unit");
+        assert_eq!(panel["datasource"]["uid"], "${datasource}", "{title}");
+        for target in panel["targets"].as_array().expect("targets") {
+            let expression = target["expr"].as_str().expect("an expression");
+            let used = metrics(expression);
+            assert!(!used.is_empty(), "{title} is about no metric");
+            assert!(used.iter().all(|metric| series.contains(*metric)), "{title}: not all of {used:?} exist");
+            assert!(expression.contains("job=~\"$job\",instance=~\"$instance\""), "{title}: {expression}");
+            let fixed = expression.contains("rate(") && !expression.contains("$__rate_interval");
+            assert!(!fixed, "{title}: a rate over a fixed time");
+            let plain = expression.replace("$__rate_interval", "5m").replace('\'', "\"");
+            rules += &format!("      - record: panel:{}\n        expr: '{plain}'\n", rules.len());
+        }
+    }
+    assert!(shown > 20, "only {shown} panels");
+    let at = testkit::scratch::directory();
+    fs::write(at.path().join("panels.yml"), rules).expect("written");
+    let output = run(&promtool().expect("promtool"), &["check", "rules", "panels.yml"], at.path());
+    assert!(output.status.success(), "{}", said(&output));
 }
 
 #[test]
