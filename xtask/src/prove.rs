@@ -20,10 +20,10 @@ use crate::{cargo, mutants};
 
 /// Run what is random or takes long: random kills, load with faults, fresh seeds of the simulation.
 ///
-/// First fresh seeds of every simulated world, then (given ten minutes or more) five minutes of mutants, then the
-/// tests marked `#[ignore = "prove: …"]` in an order drawn by the seed, again and again until the time is over. Each
-/// prints its figures; they are added up and kept with the seeds in target/xtask/prove.json. Exits with 1 when
-/// something was lost, doubled or stalled, and prints how to run that again.
+/// First fresh seeds of every simulated world, then the tests marked `#[ignore = "prove: …"]` in an order drawn by the
+/// seed, again and again until the time is over, then (given half an hour or more) five minutes of mutants. Each prints
+/// its figures; they are added up and kept with the seeds in target/xtask/prove.json. Exits with 1 when something was
+/// lost, doubled or stalled, and prints how to run that again.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     /// How long. What has begun by then finishes.
@@ -32,9 +32,12 @@ pub(crate) struct Arguments {
     /// Only what has this in its name, such as `relay_chaos`, `simulation` or a test.
     #[arg(long, value_name = "NAME")]
     only: Option<String>,
-    /// Draws the order and the seeds of the tests: replays what a failure printed.
+    /// Draws the order and the seeds of the tests.
     #[arg(long)]
     seed: Option<u64>,
+    /// Every test gets this seed, once: replays what a failure printed. With --only.
+    #[arg(long, value_name = "SEED", requires = "only", conflicts_with = "seed")]
+    test_seed: Option<u64>,
     /// List what there is, and run nothing.
     #[arg(long)]
     list: bool,
@@ -45,9 +48,10 @@ pub(crate) struct Arguments {
 /// The share of the time that goes to the simulation.
 const SIMULATION_SHARE: f64 = 0.2;
 
-/// How long mutants are tried, where there is at least twice that time. A survivor is shown, but is no violation: see
-/// `cargo xtask mutants`.
+/// How long mutants are tried, and from how many minutes on: building them takes minutes before the first one. A
+/// survivor is shown, but is no violation: see `cargo xtask mutants`.
 const MUTANTS_MINUTES: u64 = 5;
+const MUTANTS_FROM_MINUTES: u64 = 30;
 
 /// Tests that run at the same time.
 const AT_ONCE: usize = 2;
@@ -150,27 +154,30 @@ fn prove(
     let results = Results::default();
     let for_worlds = if tests.is_empty() { time } else { time.mul_f64(SIMULATION_SHARE) };
     simulate(worlds, seed, begin + for_worlds, &results);
-    let mutants = match &arguments.only {
-        None if arguments.minutes >= MUTANTS_MINUTES * 2 => Some(mutants::sample(seed, MUTANTS_MINUTES)?),
-        _ => None,
-    };
     shuffle(&mut tests, seed);
     let all = tests.len();
     let queue = Mutex::new((VecDeque::from(tests), seed));
+    let queue = || queue.lock().unwrap_or_else(PoisonError::into_inner);
     let worker = || {
         while begin.elapsed() < time {
-            let (binary, test, seed) = {
-                let mut queue = queue.lock().unwrap_or_else(PoisonError::into_inner);
-                let Some((binary, test)) = queue.0.pop_front() else { break };
-                // Again when all have run.
-                queue.0.push_back((binary, test.clone()));
+            let Some((binary, test)) = queue().0.pop_front() else { break };
+            let seed = {
+                let mut queue = queue();
                 queue.1 = mixed(queue.1);
-                (binary, test, queue.1)
+                arguments.test_seed.unwrap_or(queue.1)
             };
             one(suite, old, binary, &test, seed, &results);
+            // Again when all have run; not before it ended, so that no test runs beside itself.
+            if arguments.test_seed.is_none() {
+                queue().0.push_back((binary, test));
+            }
         }
     };
     std::thread::scope(|scope| (0..AT_ONCE).for_each(|_| drop(scope.spawn(worker))));
+    let mutants = match &arguments.only {
+        None if arguments.minutes >= MUTANTS_FROM_MINUTES => Some(mutants::sample(seed, MUTANTS_MINUTES)?),
+        _ => None,
+    };
     if let Some((tried, caught, survived)) = &mutants {
         println!("\nmutants: {caught} of {tried} caught");
         survived.iter().for_each(|name| println!("survived: {name}"));
@@ -217,17 +224,21 @@ fn one(suite: &Suite, old: Option<&Path>, binary: &Binary, test: &str, seed: u64
     suite.environment(&mut command);
     old::environment(&mut command, old);
     let begin = Instant::now();
-    let phase = phase::quietly(&format!("prove-{}", name.replace([' ', ':'], "-")), command);
+    let phase = phase::quietly(&format!("prove-{}-{seed}", name.replace([' ', ':'], "-")), command);
     let output = phase.output();
     // A filter that finds nothing passes too.
     let ran = output.contains("1 passed");
     let failed = (!phase.ok || !ran).then(|| {
         // Nothing is captured here, so the panic and what led to it stand before the list of failures.
         eprintln!("{}\nlog: {}", last_lines(&output), phase.log.display());
-        let again = format!("SEMEL_SEED={seed} cargo xtask prove --only {test}");
+        let again = format!("cargo xtask prove --only {test} --test-seed {seed}");
         json!({ "seed": seed, "again": again, "log": phase.log.display().to_string() })
     });
     let ok = failed.is_none();
+    if ok {
+        // Only the logs of failures are read; a long run would leave thousands.
+        let _ = fs::remove_file(&phase.log);
+    }
     results.add(&name, begin.elapsed(), &output, failed);
     phase::report(&name, ok, begin.elapsed());
 }
@@ -301,6 +312,9 @@ fn report(
         println!("again: {}", failed["again"].as_str().unwrap_or_default());
     }
     println!("{violations} violations");
+    if reached == 0 && tests > 0 {
+        return Err("no test was reached in that time; give it more --minutes".to_owned());
+    }
     if violations == 0 { Ok(()) } else { Err(String::new()) }
 }
 

@@ -201,6 +201,6 @@ async fn round(seed: u64) {
         keys
     };
     let seen = of_each(&mut broker.state().seen.iter().map(|(key, text, _)| (key.clone(), text.clone())));
-    assert_eq!(seen, of_each(&mut appended.into_iter()), "SEMEL_SEED={seed}");
+    assert_eq!(seen, of_each(&mut appended.into_iter()), "SEMEL_SEED={seed}\n{}", broker.repeats());
     world.end().await;
 }

@@ -20,6 +20,8 @@ pub type Seen = (String, String, Uuid);
 pub struct State {
     pub seen: Vec<Seen>,
     pub position: Option<Vec<u8>>,
+    /// Every transaction that was committed: the relay's epoch, the texts, the checkpoint. For people who read a failure.
+    pub commits: Vec<(u64, Vec<String>, String)>,
     pub epoch: u64,
     pub begins: u32,
     pub transactions: u32,
@@ -128,7 +130,25 @@ impl Broker {
             state.seen.push((key, text(event), event.id()));
         }
         state.position = Some(position.to_vec());
+        let texts = events.iter().map(|event| text(event)).collect();
+        state.commits.push((epoch, texts, String::from_utf8_lossy(position).replace('\n', " ")));
         Ok(())
+    }
+
+    /// The transactions with events that were committed more than once, and those beside them.
+    pub fn repeats(&self) -> String {
+        let state = self.state();
+        let mut ids = HashSet::new();
+        let again: HashSet<&str> =
+            state.seen.iter().filter(|(_, _, id)| !ids.insert(id)).map(|(_, text, _)| text.as_str()).collect();
+        let commits = state.commits.iter().enumerate();
+        let repeats = commits.filter(|(_, (_, texts, _))| texts.iter().any(|text| again.contains(text.as_str())));
+        let near: std::collections::BTreeSet<usize> =
+            repeats.flat_map(|(n, _)| n.saturating_sub(4)..(n + 5).min(state.commits.len())).collect();
+        near.into_iter().fold(String::new(), |shown, n| {
+            let (epoch, texts, position) = &state.commits[n];
+            shown + &format!("{n}: epoch {epoch}, {texts:?}, {position}\n")
+        })
     }
 }
 
