@@ -25,7 +25,7 @@ Data goes to stdout, everything else to stderr.
 Exit codes: 0 done; 1 failed, not found or refused; 2 usage or configuration.
 
 Examples:
-  semel demo                                          see semel work, in fifteen seconds
+  semel demo                                          see semel work, in about a quarter of a minute
   semel gateway --upstream http://127.0.0.1:3000 --single-tenant
   semel relay --from postgres://relay@db/app --to kafka://kafka:9092
   semel consume --from 'kafka://kafka:9092/payments?group=mail' --to http://127.0.0.1:3000/paid

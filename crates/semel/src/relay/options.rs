@@ -103,9 +103,9 @@ impl RelayOptions {
     /// An event is to blame for its failure if the sink confirmed anything since, or reports that only [its
     /// destination](crate::sink::SinkError::destination_down) is down. If nothing gets through, either the sink or
     /// these events may be to blame. After a while the relay skips them to see whether others get through. It waits at
-    /// most a second for a batch with up to 8 failing keys. More keys look like a sink that is down: it waits half a
-    /// minute, or with 4,000 keys a minute, which is the most. The second batch in a row waits twice as long, the third
-    /// three times, until anything succeeds. 0: it waits without end, and so does everything behind it.
+    /// most a second for a batch with up to `keys` failing keys. More keys look like a sink that is down: it waits half
+    /// a minute, or with very many keys up to a minute. The second batch in a row waits twice as long, the third three
+    /// times, until anything succeeds. 0: it waits without end, and so does everything behind it.
     pub fn failing_keys_max(mut self, keys: usize) -> Self {
         self.failing_keys_max = keys;
         self
