@@ -46,15 +46,15 @@ pub(crate) async fn release(store: &AnyStore, args: &Release, url: &str, json: b
     }
 }
 
-/// Refuses to add a plaintext outcome to a store whose outcomes are sealed: it would be the one that leaks.
+/// Refuses to add a plaintext outcome to a store whose other outcomes are sealed: anyone with the store could read it.
 async fn refuse_unsealed(store: &AnyStore) -> Result<(), Failed> {
     let states = vec![State::Completed, State::FailedFinal];
     let newest = store.list(Filter { states, limit: INSPECTED_MAX, ..Filter::default() }).await?.records;
     let sealed = |record: &Record| matches!(&record.outcome, Some(Outcome { body: Body::Sealed(_), .. }));
     if newest.iter().any(sealed) {
         return Err(Failed::usage(
-            "the outcomes of this store are sealed, and this one would not be; name the keys with --keys file:PATH or \
-             env:NAME",
+            "this store's outcomes are encrypted, but no key was given, so this one would be stored in plain text; \
+             pass --keys file:PATH or env:NAME",
         ));
     }
     Ok(())

@@ -111,10 +111,16 @@ fn plan_text(plan: &MigrationPlan, what: &str) -> String {
     for step in steps {
         let effect = match step.kind {
             MigrationKind::Create => "creates the tables".to_owned(),
-            MigrationKind::Expand => format!("adds; processes that know version {} go on", step.version - 1),
+            MigrationKind::Expand => {
+                let before = step.version - 1;
+                format!("adds columns, tables or indexes; processes built for version {before} keep working")
+            }
             MigrationKind::Stop => "changes what is there; stop all processes that use it first".to_owned(),
             MigrationKind::Contract => {
-                format!("removes; processes that know nothing newer than {} fail", step.version - 2)
+                let older = step.version - 2;
+                format!(
+                    "removes what older versions use; processes built for version {older} or older will fail"
+                )
             }
         };
         let _ = write!(text, "\n-- version {}: {effect}\n{}\n", step.version, step.sql.trim_end());
@@ -139,8 +145,10 @@ mod tests {
         let text = plan_text(&plan, "inbox: ");
         assert_eq!(
             text,
-            "-- inbox: would upgrade from version 1 to 3\n\n-- version 2: adds; processes that know version 1 go on\n\
-             ALTER TABLE t ADD c int;\n\n-- version 3: removes; processes that know nothing newer than 1 fail\n\
+            "-- inbox: would upgrade from version 1 to 3\n\n\
+             -- version 2: adds columns, tables or indexes; processes built for version 1 keep working\n\
+             ALTER TABLE t ADD c int;\n\n\
+             -- version 3: removes what older versions use; processes built for version 1 or older will fail\n\
              ALTER TABLE t DROP b;\n"
         );
         assert_eq!(plan_json(&plan)["steps"][1]["kind"], "contract");

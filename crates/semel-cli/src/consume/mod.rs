@@ -58,7 +58,11 @@ pub(crate) async fn run(cli: &Cli, args: &Consume) -> Result<(), Failed> {
     let url = store_url(cli);
     let store = with_keys_and_cache(cli, store::open(url).await?).await?;
     if !store.capabilities().durable {
-        tracing::warn!(about = "store", says = check::not_durable(url), "the configuration has a problem");
+        tracing::warn!(
+            about = "store",
+            says = check::not_durable(url),
+            "a setting weakens the guarantee; see `says`, or run with --check"
+        );
     }
     let dead_letters = DeadLetterPolicy::open(poison, url).await?;
     let guard = Guard::new(store);
@@ -148,7 +152,11 @@ fn options(args: &Consume) -> ConsumerOptions {
 async fn watched(mut from: From, window_ms: u64) -> from::AnySource {
     let kept = tokio::time::timeout(RETENTION_TIMEOUT, from.source.retention()).await;
     if let Some(says) = kept.ok().flatten().and_then(|kept| check::too_long(kept, window_ms)) {
-        tracing::warn!(about = "window", says, "the configuration has a problem");
+        tracing::warn!(
+            about = "window",
+            says,
+            "a setting weakens the guarantee; see `says`, or run with --check"
+        );
     }
     from.source
 }

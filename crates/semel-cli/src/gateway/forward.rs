@@ -115,7 +115,10 @@ impl Forward {
                 let kind = if matches!(failed, Failed::NotSent(_)) { "not_sent" } else { "unknown" };
                 self.counted.upstream_failed(kind);
                 let operation = claim.map(|claim| claim.intent().operation().as_str().to_owned());
-                tracing::warn!(%failed, operation, "the upstream service gave no answer");
+                tracing::warn!(
+                    %failed, operation,
+                    "no answer from upstream; `failed` says whether the request was sent"
+                );
                 Err(Broken { failed, operation })
             }
         }

@@ -176,7 +176,7 @@ impl Watching {
             key_hash = self.key_hash,
             verdict,
             same_answer,
-            "shadow"
+            "shadow mode: this is what the guard would have done"
         );
     }
 }

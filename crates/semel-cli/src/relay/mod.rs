@@ -45,7 +45,11 @@ pub(crate) async fn run(args: &Relay, json: bool) -> Result<(), Failed> {
     let from = From::open(args).await?;
     // Checked before it reports that it runs; later the relay waits for a database that becomes unreachable.
     for finding in from.check(args).await?.into_iter().filter(|finding| finding.severity != Severity::Fine) {
-        tracing::warn!(about = finding.about, says = finding.says, "the configuration has a problem");
+        tracing::warn!(
+            about = finding.about,
+            says = finding.says,
+            "a check found a problem; see `says`, or run with --check"
+        );
     }
     let listener = args.admin.listener().await?;
     let (stopping, stopped) = watch::channel(false);

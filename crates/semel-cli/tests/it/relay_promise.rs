@@ -6,7 +6,7 @@ use crate::redis::Redis;
 use crate::relay_world::{Outbox, Relay, SECRET};
 use crate::semel::{command, ran, semel};
 
-const BROKEN: &str = "this configuration cannot keep what it promises";
+const BROKEN: &str = "the sink's settings break its guarantee; change the setting named in `why`";
 const CONFIRMED: &str = "semel_relay_events_total{outcome=\"confirmed\"}";
 
 /// The text of `--check` for the violation.

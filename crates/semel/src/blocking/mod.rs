@@ -1,7 +1,7 @@
 //! Everything that runs in the caller's transaction, for `rusqlite`: ordinary functions, no runtime.
 //!
-//! Each function has the name, and does the work, of the asynchronous one it stands for; a method takes its receiver as
-//! the first argument. The transaction is the one that is open on the connection.
+//! Each function is the synchronous form of the async function with the same name; methods become functions whose first
+//! argument is the receiver. They run in the transaction that the caller has opened on the connection.
 //!
 //! | function | for |
 //! |---|---|

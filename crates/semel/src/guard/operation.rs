@@ -76,7 +76,7 @@ pub enum PolicyError {
     Retention,
     /// A guard does not write its records in the transaction of your rows.
     #[error(
-        "effect = atomic needs claim and rows in one transaction; a guard around a function cannot give that"
+        "Effect::Atomic needs the claim and your rows in one transaction; use once_tx, or another effect"
     )]
     Atomic,
 }

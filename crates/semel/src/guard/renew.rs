@@ -70,6 +70,11 @@ impl<S: Store> Guarded<S> {
     fn lost(&self, ticket: &Ticket, why: &str) {
         self.of.metrics.lease_lost();
         let (operation, id) = (self.of.operation.as_str(), ticket.id);
-        tracing::warn!(operation, ?id, why, "the claim was lost while the work is running");
+        tracing::warn!(
+            operation,
+            ?id,
+            why,
+            "lost the claim while its work is still running; its outcome may not be recorded"
+        );
     }
 }

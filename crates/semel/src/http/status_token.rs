@@ -1,7 +1,7 @@
 //! Signs the URL of a status resource, so that it cannot be forged.
 //!
-//! An intent's id is a hash of its scope, operation and key: who knows these knows the id. So the URL in a 202 has a
-//! token after the id, an HMAC under a secret of the service.
+//! An intent's id is a hash of its scope, operation and key: anyone who knows those three can compute the id. So the
+//! URL in a 202 has a token after the id, an HMAC under a secret of the service.
 
 use std::fmt;
 

@@ -82,17 +82,17 @@ impl Intent {
         Self(Arc::new(Parts { scope, operation, key, id }))
     }
 
-    /// The scope: whose it is.
+    /// The scope: the tenant the intent belongs to.
     pub fn scope(&self) -> &Scope {
         &self.0.scope
     }
 
-    /// The operation: what is done.
+    /// The operation: the name of the work, such as `payment.create`.
     pub fn operation(&self) -> &Operation {
         &self.0.operation
     }
 
-    /// The key: which one it is.
+    /// The key: identifies one request of this scope and operation.
     pub fn key(&self) -> &Key {
         &self.0.key
     }

@@ -67,9 +67,9 @@ impl Versions {
         }
     }
 
-    /// What is to be done with tables of that version; 0 is none. A contract is done only if it is asked for: on the way
-    /// to the current version, or else, when they have it, the one behind it. Both at once would remove what processes
-    /// of the release before still use.
+    /// The steps that migrate tables of version `found`; 0 means that there are no tables. Contracts are included only
+    /// if `contract` is set: those on the way to the current version, or, for tables that have it already, the one
+    /// after it. Never both in one plan: that would remove what processes of the previous release still use.
     pub(crate) fn plan(&self, found: u32, contract: bool) -> Result<MigrationPlan, Misfit> {
         if found > self.newest() {
             self.check(found)?;

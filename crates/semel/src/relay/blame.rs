@@ -1,6 +1,6 @@
 //! Decides what is to blame when events fail: a poison message, its topic, or the sink. Pure.
 //!
-//! What succeeded since decides, never how many events failed.
+//! It judges by what the sink confirmed since the first failure, never by the number of failed events.
 //!
 //! | observation | conclusion |
 //! |---|---|

@@ -119,7 +119,8 @@ pub struct RetryResult {
     /// Keys that stay parked, and whether for good (no automatic retry).
     pub later: Vec<String>,
     pub for_good: Vec<bool>,
-    /// When they were due. A stored time that differs by now was set by an operator: it stands.
+    /// The due times of these keys when the batch was read. If the stored time differs now, an operator has changed it,
+    /// and it is kept.
     pub due: Vec<Option<i64>>,
     /// Keys that did not fail: they continue with the rest of their events, or are no longer parked.
     pub on: Vec<String>,

@@ -48,7 +48,7 @@ impl<S: OutboxReader, K: Sink> Publish<S, K> for Rounds {
             if round.read_past > 0 {
                 tracing::warn!(
                     keys = round.read_past,
-                    "the sink confirmed nothing: it is down, or these keys fail; parked them to try other events"
+                    "the sink confirmed none of these keys; parked them to try other events; check whether it is up"
                 );
             }
             let Some(error) = round.failure else { continue };

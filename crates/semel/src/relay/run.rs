@@ -203,7 +203,7 @@ impl<S: OutboxReader, K: Sink> Relay<S, K> {
         }
         if !publish.may_release() {
             tracing::warn!(
-                "stopped while taking over the sink; another relay continues when the lease expires"
+                "stopped before the sink was taken over; the next relay starts when this one's lease expires"
             );
         } else if let Err(error) = self.release().await {
             tracing::warn!(%error, "failed to release the outbox; other relays take over when the lease expires");

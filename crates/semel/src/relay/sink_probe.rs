@@ -73,7 +73,7 @@ impl<S: OutboxReader, K: Sink> Relay<S, K> {
     fn log_violations(&mut self) {
         for why in self.sink.guarantee().violations {
             if !self.sink_probe.logged.contains(&why) {
-                tracing::error!(%why, "this configuration cannot keep what it promises");
+                tracing::error!(%why, "the sink's settings break its guarantee; change the setting named in `why`");
                 self.sink_probe.logged.push(why);
             }
         }

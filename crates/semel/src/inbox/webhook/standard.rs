@@ -1,4 +1,4 @@
-//! Standard Webhooks, and Svix, where it comes from.
+//! Webhooks signed as the Standard Webhooks specification says, or with the headers of Svix, from which it is derived.
 
 use std::time::Duration;
 

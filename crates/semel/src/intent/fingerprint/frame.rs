@@ -22,7 +22,7 @@ pub(super) enum Tag {
     ContentType = 11,
     BodyRaw = 12,
     BodyJson = 13,
-    /// Fields were to be chosen, none was there, so the whole body stands in for them.
+    /// The body has none of the fields that the recipe includes: all its fields are hashed, except excluded ones.
     BodyJsonUnchosen = 14,
     BodyForm = 15,
     FormName = 16,

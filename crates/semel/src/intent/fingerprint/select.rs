@@ -61,7 +61,8 @@ impl Segment {
     }
 }
 
-/// The paths of a recipe, sorted and without repeats, so that the order of the builder's calls does not show.
+/// The field paths that a recipe includes or excludes, sorted and without duplicates: the order of the builder's calls
+/// does not change the fingerprint.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Selection {
     included: Vec<FieldPath>,

@@ -291,7 +291,10 @@ impl Leader {
             (slot.confirmed, slot.confirmed, StreamPosition::default());
         self.group_mut()?.window = Some(Window { high, after: 0, recorded: None, plan: ScanPlan::Unknown });
         self.checkpoint(cdc, &ParkedRows::default()).await?;
-        tracing::info!(slot = self.names.slot, "publishing from the table what the slot does not have");
+        tracing::info!(
+            slot = self.names.slot,
+            "the slot does not reach back to all unpublished events; publishing the older ones from the table first"
+        );
         self.stage = Stage::Table;
         Ok(Started::Yes)
     }

@@ -8,8 +8,8 @@
 //!   not identify an event. With the lineage (tables, cluster, timeline) it is the batch's
 //!   [position](super::outbox_reader::Position).
 //! - **Crash.** The stream restarts at our last ack and sends everything from there again: the same events with the
-//!   same ids in the same order. What a checkpoint recorded is skipped, and all that a sink that keeps the position
-//!   has.
+//!   same ids in the same order. Events that a checkpoint recorded as published are skipped, and so are those
+//!   that an exactly-once sink has according to the position it stores.
 //! - **Memory.** Batches are bounded, and what does not fit stays in the server: a transaction of any size is read
 //!   batch by batch. Meanwhile keepalives go to the server.
 //! - **One at a time.** All partitions (column `lane`) are taken together, by lease and under an epoch. So a relay that

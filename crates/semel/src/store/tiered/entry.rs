@@ -237,8 +237,8 @@ mod tests {
         }
     }
 
-    /// An older process reads what a newer one has cached. What it cannot read it takes for a miss, and asks the
-    /// authority.
+    /// An older process may read entries that a newer one wrote. An entry that it cannot decode counts as a cache miss,
+    /// and it asks the SQL store.
     #[test]
     fn contract_bytes_of_cache_entries() {
         let name = name(Lineage::from_bytes([1; 16]), &record().intent.id());

@@ -1,11 +1,11 @@
 //! The phases of an operation on MySQL and MariaDB: one row with all their results.
 //!
-//! - One row, not one per phase: searching for missing phases would lock the gap they are to be written to, and
-//!   unrelated operations would wait for it and deadlock.
-//! - Locking reads, which see the last commit also under REPEATABLE READ.
-//! - A deadlock (1213) that the work has swallowed has undone the whole transaction, and the server commits what
-//!   comes after it by itself. So the fence writes an id for this attempt, and the result only goes where that id
-//!   still stands.
+//! - One row, not one per phase: a search for phases that do not exist yet locks the gap in the index where they would
+//!   be inserted, and unrelated operations would wait for that lock and deadlock.
+//! - Reads take locks (`FOR UPDATE`), because such a read sees the last commit even under REPEATABLE READ.
+//! - A deadlock (1213) rolls back the whole transaction. If the work ignores that error, the server commits each later
+//!   statement on its own. So the fence writes an id for this attempt into the row, and the result is written only if
+//!   the row still has that id.
 
 use bytes::{Buf, Bytes};
 

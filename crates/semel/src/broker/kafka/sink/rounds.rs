@@ -11,7 +11,7 @@ pub(super) struct Rounds<'a> {
     events: &'a [Arc<Event>],
     /// Sent together in the next round.
     waiting: Vec<usize>,
-    /// Sent when no event waits any more: the first event of their key goes ahead.
+    /// Sent once `waiting` is empty: later events of keys that are new to this producer. See [`KnownKeys`].
     behind: Option<Vec<usize>>,
     /// Sent alone, before all others: their batch was refused, and alone they show which event is to blame.
     suspects: VecDeque<usize>,
@@ -63,8 +63,8 @@ impl<'a> Rounds<'a> {
         }
     }
 
-    /// The brokers do not know the next producer: again, the first event of each key has to go ahead, also of those that
-    /// were to follow a first event that the last producer got confirmed.
+    /// Another producer takes over, which the partitions do not know. So the first remaining event of each key is sent
+    /// ahead again, even if the previous producer got an earlier one confirmed.
     pub(super) fn producer_changed(&mut self, known_keys: &mut KnownKeys) {
         let mut left = std::mem::take(&mut self.waiting);
         left.extend(self.behind.take().unwrap_or_default());
@@ -166,7 +166,8 @@ mod tests {
         assert_eq!([rounds.next(), rounds.next(), rounds.next()], [Some(vec![0, 2]), Some(vec![1]), None]);
     }
 
-    /// The first event of a key was confirmed to a producer that is gone: of those behind it again only one goes ahead.
+    /// The previous producer got the first event of a key confirmed. Of the events behind it, the new producer again
+    /// sends only one ahead.
     #[test]
     fn a_new_producer_sends_ahead_also_of_what_was_to_follow() {
         let events = events(&["a", "a", "a", "b", "b"]);

@@ -53,7 +53,7 @@ impl Paused {
         if let Err(error) = consumer.resume(&list(&gone)) {
             tracing::warn!(
                 target: "semel::kafka", %error,
-                "failed to resume revoked partitions; they stay paused if they are assigned here again"
+                "failed to resume revoked partitions; if assigned here again they may stay idle: then restart"
             );
         }
     }

@@ -142,7 +142,10 @@ impl RabbitmqSource {
         match opened.unwrap_or_else(|broken| Err(SourceError::later(broken))) {
             Ok((connection, may_lose)) => {
                 if let (Some(why), false) = (may_lose, std::mem::replace(&mut self.warned, true)) {
-                    tracing::warn!(target: "semel::rabbitmq", why, "the queue may lose messages");
+                    tracing::warn!(
+                        target: "semel::rabbitmq", why,
+                        "this queue can drop unacked messages; fix the setting named in `why`"
+                    );
                 }
                 self.reconnect.went_well();
                 self.connection = Some(connection);

@@ -126,7 +126,7 @@ impl SqsSink {
             }
             let late = self.unconfirmed.too_late(&message.id, now.into_std(), until.into_std());
             if let (Some(ago), InDoubt::Park) = (late, self.options.in_doubt) {
-                // Parked once: a person who has it retried has checked the queue.
+                // Refused once only: if an operator has the event retried after checking the queue, it is sent.
                 self.unconfirmed.known(&message.id);
                 answers.set(n, Published::Refused(SinkError::maybe_published(parked(ago, event))));
                 continue;
