@@ -186,7 +186,7 @@ pub(crate) struct Decider {
 /// has not expired cannot be decided, because its owner may still be working.
 ///
 /// Before you use --not-applied, make sure that nothing is still in flight: a process that hangs, a request in a queue
-/// of the provider. A decision fences what that process records, not what it does.
+/// of the provider. A decision stops that process from recording an outcome, not from acting.
 #[derive(Args)]
 #[command(group = clap::ArgGroup::new("found").required(true).args(["applied", "failed", "not_applied"]),
           after_help = "\
@@ -260,8 +260,9 @@ pub(crate) struct Sweep {
 /// With --outbox: the tables that services append their events to, in the services' own database; `semel relay` reads
 /// them. With --inbox: the tables in which consumers record handled messages (dedup) and dead letters.
 ///
-/// Expands only: processes of the version before go on, and so do those of this version beside the next one. What the
-/// version before no longer needs is removed by --contract. docs/upgrading.md has the order of an upgrade.
+/// Only adds to existing tables, so processes of the previous version keep working, and processes of this version will
+/// keep working when the next one has migrated. Tables and columns that only the previous version used are removed by
+/// --contract. docs/upgrading.md has the order of an upgrade.
 ///
 /// In Redis it creates the markers that reveal a loss of data. Do that once, by hand: run at every deployment, it would
 /// turn a server that has lost its data into a new store, and the loss would go unnoticed.

@@ -115,7 +115,9 @@ fn plan_text(plan: &MigrationPlan, what: &str) -> String {
                 let before = step.version - 1;
                 format!("adds columns, tables or indexes; processes built for version {before} keep working")
             }
-            MigrationKind::Stop => "changes what is there; stop all processes that use it first".to_owned(),
+            MigrationKind::Stop => {
+                "changes existing tables; stop all processes that use them first".to_owned()
+            }
             MigrationKind::Contract => {
                 let older = step.version - 2;
                 format!(

@@ -38,7 +38,7 @@ impl Backoff {
     }
 
     pub(crate) fn jittered(&self, pause: Duration) -> Duration {
-        // Nothing is drawn in vain: a simulation plays the same with and without this.
+        // Draws no random number that it does not need: the same seed then plays the same simulation.
         if self.jitter == 0.0 {
             return pause;
         }

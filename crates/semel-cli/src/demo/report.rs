@@ -98,7 +98,7 @@ impl Side {
     }
 }
 
-/// What is wrong with the guarded side's ledger. A sum can be right by chance, so each intent is checked.
+/// The faults in the guarded side's ledger. Its sum could be right by chance, so each intent is checked.
 pub(super) fn off(intents: u32, ledger: &Counted) -> Vec<String> {
     let mut wrong = Vec::new();
     for intent in (0..intents).map(IntentNo) {

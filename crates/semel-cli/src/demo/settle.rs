@@ -1,4 +1,4 @@
-//! What is left to a person: look into the ledger, decide, and let the client retry.
+//! Plays the operator for the intents that lookups could not settle: reads the ledger, decides, lets the client retry.
 
 use std::time::{Duration, Instant};
 

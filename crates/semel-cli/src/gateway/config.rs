@@ -18,7 +18,7 @@ use crate::keys::KeySource;
 /// Largest configuration that is read.
 const CONFIG_BYTES_MAX: u64 = 1 << 20;
 
-/// The contents of a file; what is missing comes from flags and defaults.
+/// The contents of a configuration file. Missing settings come from flags and defaults.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct File {

@@ -56,8 +56,8 @@ impl Limits {
         }
     }
 
-    /// Admits an attempt at an intent, or says when to retry. Retries of a known intent are not new: they pass however
-    /// much a tenant has used, because a limit would otherwise lose an answer.
+    /// Admits an attempt at an intent, or says when to retry. The limits on new intents and on stored bytes never
+    /// refuse a retry of a known intent: otherwise a client could not get an answer that is already stored.
     pub(super) async fn admit(
         &self,
         intent: &Intent,

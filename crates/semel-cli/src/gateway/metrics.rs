@@ -15,7 +15,7 @@ const AUTHORIZE: &str = "semel_gateway_authorize";
 const LIMITED: &str = "semel_gateway_limited";
 const SHADOW: &str = "semel_gateway_shadow";
 
-/// Label: a kind of what is counted.
+/// Label: the kind of event that is counted.
 const KIND: &str = "kind";
 /// Label: what the gateway would have done.
 const VERDICT: &str = "verdict";

@@ -192,7 +192,7 @@ impl Upstream {
             } else if idle[at].sender.is_ready() {
                 return idle.remove(at).map(|last| last.sender);
             }
-            // Otherwise its last answer has only just been read; it will be ready in a moment.
+            // Otherwise the connection's last answer has only just been read, and it becomes ready in a moment.
         }
         None
     }

@@ -77,7 +77,7 @@ pub(crate) enum Mode {
     Cdc,
 }
 
-/// What is parked when an event cannot be published (poison message).
+/// The choice of what to park when an event cannot be published (poison message).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub(crate) enum Poison {
     /// Its key, from this event on: order is kept

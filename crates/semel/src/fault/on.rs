@@ -1,4 +1,4 @@
-/// What a test has set, if it has.
+/// A hook: the value that a test has set, if any.
 #[derive(Clone, Debug)]
 pub(crate) struct Hook<T>(Option<T>);
 

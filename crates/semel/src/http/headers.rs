@@ -20,8 +20,8 @@ pub const IDEMPOTENCY_STORED: HeaderName = HeaderName::from_static("idempotency-
 pub const IDEMPOTENCY_GUARDED: HeaderName = HeaderName::from_static("idempotency-guarded");
 /// `not-kept` on a replay whose body was too large, or a stream.
 pub const IDEMPOTENCY_BODY: HeaderName = HeaderName::from_static("idempotency-body");
-/// The code of a problem that semel itself answered with, or of its 202 while an attempt is in flight. Another semel
-/// further out does not store such an answer: the one that gave it has its own record of the intent.
+/// The code of a problem that semel itself answered with, or of its 202 while an attempt is in flight. If the client
+/// reaches this semel through another one, the outer one does not store the answer: this one has the intent's record.
 pub const IDEMPOTENCY_PROBLEM: HeaderName = HeaderName::from_static("idempotency-problem");
 /// From the service to the layer, never to the client: whether the effect happened, `applied` or
 /// `not-applied`.

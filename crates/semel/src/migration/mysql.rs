@@ -1,5 +1,5 @@
-//! In MySQL and MariaDB, where every statement commits by itself. An upgrade that stopped half way is done again: what it
-//! has added or removed already is passed over, and the version is written last.
+//! In MySQL and MariaDB, where every statement commits by itself. An upgrade that stopped half way is done again: what
+//! it has added or removed already is passed over, and the version is written last.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ const ATTEMPTS_MAX: u32 = 10;
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// `Lock wait timeout exceeded`.
 const LOCK_WAIT_TIMEOUT: u16 = 1205;
-/// The statement was done before: the table, the column or the index is there, or it is gone.
+/// Errors of a statement that an earlier run has carried out: what it adds exists, or what it drops does not.
 const DONE_BEFORE: [u16; 4] = [1050, 1060, 1061, 1091];
 /// How long one statement of an upgrade may take. A large table takes its time, and stays readable meanwhile.
 const STATEMENT_MAX: Duration = Duration::from_secs(3_600);

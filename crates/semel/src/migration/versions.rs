@@ -1,21 +1,21 @@
 //! Which versions of its tables a build works with, and which statements lead from one version to another. Pure.
 //!
-//! Tables change in two steps, so that two versions of semel can run side by side during an upgrade. *Expand* adds:
-//! builds of the version before go on. *Contract* removes what only they still used, when the last of them is gone.
-//! Both count as a version. The version after the newest one that a build knows is always an expand, so the build works
-//! with that one, too.
+//! Tables change in two steps, so that two versions of semel can run side by side during an upgrade. *Expand* adds
+//! tables, columns or indexes; builds of the previous version keep working. *Contract* removes parts that only those
+//! builds used, once none of them is running. Each step makes a new version. The version after the newest one that a
+//! build knows is always an expand, so the build works with that one, too.
 
 use std::fmt;
 
 /// What leads from a version of the tables to the next.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Upgrade {
-    /// Adds tables, columns with defaults, or indexes: builds of the version before go on.
+    /// Adds tables, columns with defaults, or indexes: builds of the previous version keep working.
     Expand(&'static str),
     /// Removes what only builds before the last expand used.
     #[allow(dead_code, reason = "the first contract comes after the first expand of a release after 0.1")]
     Contract(&'static str),
-    /// Changes what is there: all processes are stopped first. Only from versions before 0.1.
+    /// Changes existing tables: all processes have to be stopped first. Only from versions before 0.1.
     Stop(&'static str),
 }
 
@@ -94,8 +94,8 @@ impl Versions {
         }
     }
 
-    /// What a process that starts does with them: tables that would have to be contracted first are left as they are, if
-    /// it works with them.
+    /// What a process that starts does with them: tables that would have to be contracted first are left as they are,
+    /// if it works with them.
     pub(crate) fn plan_at_start(&self, found: u32) -> Result<MigrationPlan, Misfit> {
         match self.plan(found, false) {
             Err(Misfit::ContractFirst(_)) if self.check(found).is_ok() => {
@@ -164,7 +164,7 @@ pub struct MigrationStep {
     pub version: u32,
     /// What it does to builds of another version.
     pub kind: MigrationKind,
-    /// What is run.
+    /// The SQL statements.
     pub sql: &'static str,
 }
 
@@ -173,11 +173,11 @@ pub struct MigrationStep {
 pub enum MigrationKind {
     /// Creates the tables.
     Create,
-    /// Adds something. Builds of the version before go on.
+    /// Adds tables, columns or indexes. Builds of the previous version keep working.
     Expand,
     /// Removes something that only older builds use. They fail from then on.
     Contract,
-    /// Changes what is there. All processes have to be stopped first.
+    /// Changes existing tables. All processes have to be stopped first.
     Stop,
 }
 
@@ -221,7 +221,7 @@ mod tests {
             assert_eq!(pair[0].check(pair[1].current()), Ok(()));
             assert_eq!(pair[1].check(pair[0].current()), Ok(()));
         }
-        // What was contracted is not for the release before.
+        // The release before does not work with contracted tables.
         assert_eq!(RELEASES[0].check(3), Err(Misfit::Newer));
     }
 

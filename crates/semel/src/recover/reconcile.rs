@@ -93,7 +93,7 @@ pub struct Reconciler<S> {
     watched: Vec<Watched<S>>,
     limits: ReconcileLimits,
     backoff: LookupBackoff,
-    /// Which operation comes first in the next run (round robin): all share the run's limits.
+    /// Index of the operation that the next run begins with (round robin), because all share the run's limits.
     turn: usize,
 }
 

@@ -40,9 +40,10 @@ pub trait OutboxReader: Send + 'static {
     /// whenever it was in doubt what was published. `None`: the sink has no checkpoint of this relay.
     ///
     /// A reader that records its batches returns the checkpoint's batch first, under the same position, unless it is
-    /// acked; the checkpoint shows what of it was published. One that forms its batches anew returns nothing up to that
-    /// position but what was left out. Another lineage is [`OutboxReaderError::OutboxLineage`]. A batch that was never
-    /// given, because the database went back in time, is [`OutboxReaderError::Behind`].
+    /// acked; the checkpoint shows which of its events were published. A reader that forms its batches anew returns, up
+    /// to that position, only the events that were left out. A checkpoint of another lineage is
+    /// [`OutboxReaderError::OutboxLineage`]. One of a batch that this database never had, because it was set back to an
+    /// older state, is [`OutboxReaderError::Behind`].
     fn resume(
         &mut self,
         _: Option<&SinkCheckpoint>,
@@ -195,11 +196,11 @@ impl fmt::Display for OutboxLineage {
 pub struct Position {
     /// The outbox's lineage.
     pub lineage: OutboxLineage,
-    /// How far the batch goes.
+    /// The end of the batch.
     pub cursor: BatchCursor,
 }
 
-/// How far a batch goes, in the outbox reader's own format. Only the reader knows what it means: it formats the cursor
+/// The end of a batch, in the outbox reader's own format. Only the reader knows what it means: it formats the cursor
 /// when it gives the batch, and parses it when it resumes there.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BatchCursor(String);

@@ -1,4 +1,4 @@
-//! What the relay's loop asks of a strategy, and what the strategies share: attempts at a batch, renewal of the lease.
+//! The trait of the two publishing strategies, and code that both use: attempts at a batch, renewal of the lease.
 //!
 //! | | at least once: [`rounds`](super::rounds) | exactly once: [`transactions`](super::transactions) |
 //! |---|---|---|
@@ -33,9 +33,9 @@ pub(super) enum Step {
     Restart,
 }
 
-/// A strategy: what of the loop depends on how the sink publishes.
+/// A publishing strategy: the steps of the loop that differ between at least once and exactly once.
 pub(super) trait Publish<S: OutboxReader, K: Sink>: Send {
-    /// Gets ready for the next batch. What the iteration ends with, if it is not ready.
+    /// Gets ready for the next batch. `Some`: it is not ready, and the iteration ends with this step.
     fn prepare(
         &mut self,
         _: &mut Relay<S, K>,
@@ -113,8 +113,8 @@ impl Attempts {
     }
 }
 
-/// Makes one call to the sink while renewing the lease. Its answer, and how long that took. `None`: the lease was lost, or
-/// the call was given up.
+/// Makes one call to the sink while renewing the lease. Its answer, and how long that took. `None`: the lease was lost,
+/// or the call was given up.
 pub(super) async fn call<S: OutboxReader, T>(
     source: &mut S,
     observer: Option<&Observer>,

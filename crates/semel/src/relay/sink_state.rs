@@ -19,8 +19,8 @@ pub(super) struct SinkState {
     before: Option<SinkCheckpoint>,
     /// Most events of the next transaction.
     pub(super) events_max: usize,
-    /// The sink committed a transaction, maybe an empty one, since the last backoff, or turned out to have: the next
-    /// backoff is short.
+    /// Since the last backoff, the sink has committed a transaction (maybe an empty one), as its answer or its
+    /// checkpoint showed. So the next backoff is short.
     pub(super) works: bool,
     /// A take-over of the sink was not answered and may still be running.
     pub(super) taking_over: bool,
@@ -28,7 +28,7 @@ pub(super) struct SinkState {
     pub(super) unfinished: Vec<Unfinished>,
 }
 
-/// What was found out about the events of a batch before the checkpoint had to be read.
+/// The results that a batch had before it was interrupted.
 pub(super) struct Unfinished {
     position: Position,
     pub(super) given_up: Vec<GivenUp>,
@@ -61,8 +61,8 @@ impl SinkState {
         }
     }
 
-    /// The checkpoint was read. If it moved, a transaction in doubt was committed, or another relay worked meanwhile: that
-    /// is progress like any other, so the backoff starts anew. Otherwise a sink that loses its confirms would be
+    /// The checkpoint was read. If it moved, a transaction in doubt was committed, or another relay worked meanwhile:
+    /// that is progress like any other, so the backoff starts anew. Otherwise a sink that loses its confirms would be
     /// retried ever more slowly.
     pub(super) fn found(&mut self, checkpoint: Option<SinkCheckpoint>) {
         self.works |= checkpoint != self.before;

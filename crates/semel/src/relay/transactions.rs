@@ -28,8 +28,8 @@ use crate::sink::{ExactlyOnce, SinkError};
 use crate::stop::asked_to_stop;
 
 impl<S: OutboxReader, K: ExactlyOnce> Relay<S, K> {
-    /// As [`run`](Relay::run), with a sink that commits its checkpoint in one transaction with the events: readers of
-    /// committed data see each event once, whatever crashes in between.
+    /// Like [`run`](Relay::run), but the sink commits its checkpoint in one transaction with the events: readers of
+    /// committed data see each event once, whichever process crashes in between.
     ///
     /// One relay is active at a time. Others with the same outbox and the same name in the sink stand by; one of them
     /// takes over when the lease is lost. A relay that was replaced stands by if its own clock shows that its lease

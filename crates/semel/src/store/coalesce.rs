@@ -267,7 +267,7 @@ impl<E: Executor> Shared<E> {
         if failure.lost {
             *current = None;
         }
-        // What may have been applied is not retried here; the caller knows whether to ask again.
+        // Requests that may have been applied are not retried here: their caller decides whether to ask again.
         if !failure.of_one || failure.fate != Fate::NotApplied || asks.len() == 1 {
             return refuse_all(asks, &failure);
         }

@@ -1,4 +1,4 @@
-//! What all Kafka clients have in common.
+//! The configuration that all Kafka clients share.
 
 use rdkafka::ClientConfig;
 

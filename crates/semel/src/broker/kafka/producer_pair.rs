@@ -4,9 +4,9 @@
 //! transaction, and librdkafka retries every 20 ms. With a second producer, under its own transactional id, the markers
 //! are written while that one works.
 //!
-//! **They act as one.** Both are fenced before the position is read, so no earlier producer can commit under either id.
-//! And one begins only after the other's transaction is known to have ended, so their writes have one order: the last
-//! committed position belongs to the last transaction, whichever producer ran it.
+//! **They act as one.** Earlier producers with either id are fenced before the position is read, so they can no longer
+//! commit. And a producer begins a transaction only after the other one's has ended for certain, so their writes have
+//! one order: the last committed position belongs to the last transaction, whichever producer ran it.
 
 use std::mem;
 use std::time::Instant;

@@ -21,7 +21,7 @@ use crate::in_progress::IN_PROGRESS_BYTES_MAX;
 /// Longer than any caller waits, and short enough to be added to any `Instant`.
 const TIMEOUT_MAX: Duration = Duration::from_secs(365 * 24 * 3_600);
 
-/// What an attempt returned: one of them, or neither.
+/// The result of an attempt: a response, an error, or neither.
 pub(super) struct Got<R: Body> {
     pub(super) response: Option<Response<BufferedBody<R>>>,
     pub(super) error: Option<BoxError>,

@@ -93,8 +93,8 @@ pub fn decide(policy: &RetryPolicy, moment: &Moment, seen: &ResponseClass) -> Re
 /// Why another attempt makes no sense; `None` if it does.
 fn stop_reason(seen: &ResponseClass) -> Option<Why> {
     let ResponseClass::Answer(signals) = seen else { return None };
-    // First and without exception: for these a retry does harm, or at best nothing. An answer that is lost is no answer
-    // as a replay either.
+    // Checked first, because after these codes a retry does harm or changes nothing. A lost answer stays lost: a retry
+    // gets the same problem again.
     match signals.code {
         Some(Code::Reused) => return Some(Why::Mismatch),
         Some(Code::Uncertain) => return Some(Why::Uncertain),
@@ -181,8 +181,8 @@ pub(super) fn leaves_doubt(seen: &ResponseClass) -> bool {
         ResponseClass::Answer(signals) => signals,
     };
     match (signals.code, signals.status.as_u16()) {
-        // It took effect, or may have (a failed attempt with a keyed effect, too), and its result is not known without
-        // an answer.
+        // The request took effect or may have (a failed attempt of a keyed operation may have, too), and its result is
+        // unknown without an answer.
         (Some(code), _) => matches!(
             code,
             Code::InProgress | Code::Uncertain | Code::AttemptFailed | Code::KeyExpired | Code::NotRebuilt

@@ -279,8 +279,8 @@ pub(super) const TAKE: Sql = Sql {
     ),
 };
 
-/// Deletes one that was handled. If an operator dropped it meanwhile, it stays. So does one that was written again
-/// meanwhile: it is not known whether that message was handled.
+/// Deletes a dead letter that was handled. It stays if an operator dropped it meanwhile, or if it was written again
+/// meanwhile, because it is then unknown whether that message was handled.
 pub(super) const HANDLED: Sql = Sql {
     postgres: "DELETE FROM semel_inbox_dead WHERE n = $1 AND dropped_at IS NULL AND retry_at IS NOT NULL",
     mysql: "DELETE FROM semel_inbox_dead WHERE n = ?1 AND dropped_at IS NULL AND retry_at IS NOT NULL",

@@ -102,11 +102,11 @@ pub enum PipelineError {
 
 /// What to do after a turn.
 enum Turn {
-    /// Something was committed.
+    /// A transaction was committed. Continue at once.
     Well,
-    /// Go on.
+    /// Nothing was committed. Continue at once.
     On,
-    /// Go on after a pause.
+    /// Continue after a pause.
     Later,
 }
 

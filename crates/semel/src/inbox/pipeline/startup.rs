@@ -34,9 +34,9 @@ impl Drop for Open {
     }
 }
 
-/// Takes the transactional ids over and joins the group. When this future is dropped, the thread soon gives up: it must
-/// not take the ids from a process that was started after this one stopped. It closes what it has opened by then,
-/// unused.
+/// Takes the transactional ids over and joins the group. If this future is dropped, the thread soon gives up, so that
+/// it does not take the ids from a process that was started after this one stopped. It then closes the clients that it
+/// has opened.
 pub(super) async fn open(
     source: KafkaSourceOptions,
     sink: KafkaOptions,

@@ -151,8 +151,8 @@ impl Transaction<'_> {
         }
     }
 
-    /// An output was not queued. It is not to blame if the transaction cannot go on: an earlier output was refused
-    /// meanwhile.
+    /// An output was not queued. If that is because the transaction has already failed, an earlier output was refused,
+    /// and this one is not to blame.
     fn not_queued(&self, index: usize, code: Code, batch: &Batch, outputs: &[Output]) -> Transacted {
         let reason = format!("an output was not queued: {code}");
         if code == Code::State {

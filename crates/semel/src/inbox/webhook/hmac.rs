@@ -79,8 +79,8 @@ impl PlainHmac {
         self
     }
 
-    /// The timestamp is in that header, in seconds since 1970. It is always part of what is signed: otherwise anyone
-    /// could refresh it.
+    /// The header with the timestamp, in seconds since 1970. The timestamp is always part of the signed text: otherwise
+    /// anyone could replay an old webhook with a new time.
     ///
     /// # Errors
     /// If the header name is invalid.

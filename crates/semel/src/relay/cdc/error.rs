@@ -45,7 +45,7 @@ impl CdcError {
         self.state() == "55006"
     }
 
-    /// The slot does not exist, its log is gone, or its publication is. That does not go away by itself.
+    /// The slot, its log or its publication does not exist any more. Retrying does not help.
     pub(super) fn is_slot_lost(&self) -> bool {
         match self {
             Self::Server { state, message } => {

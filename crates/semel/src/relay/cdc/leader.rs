@@ -36,7 +36,7 @@ static NEW_XID: Sql = Sql { text: "SELECT pg_current_xact_id()::text", types: &[
 pub(super) enum Stage {
     /// The slot is being created, which waits for every open transaction.
     Creating(SlotCreation),
-    /// The slot exists; what it does not have is in the table.
+    /// The slot exists. Events from before its start are only in the table.
     Adopting,
     /// Scanning the table.
     Table,
@@ -76,7 +76,7 @@ pub(super) struct Leader {
     /// The start of the slot, and a transaction id above those of all that committed before it.
     barrier: Option<(Lsn, u64)>,
     pub(super) count: TableCount,
-    /// It retained too much log.
+    /// This leader dropped the slot because it retained too much log.
     slot_dropped: bool,
     pub(super) parked: bool,
     pub(super) checkpointed_at: Instant,
@@ -264,7 +264,7 @@ impl Leader {
         self.leased.groups.first_mut().ok_or(OutboxReaderError::Fenced)
     }
 
-    /// Begins with the table: with what was committed before now and is not published.
+    /// Begins with the table: with the unpublished events that were committed before now.
     pub(super) async fn adopt(&mut self, cdc: &Cdc) -> Result<Started, OutboxReaderError> {
         let state = SlotState::query(&self.leased, &self.names.slot).await?;
         let slot = match state.slot {
@@ -301,9 +301,10 @@ impl Leader {
 
     /// A snapshot that sees every transaction committed before the slot begins. `None`: not yet.
     ///
-    /// A commit is in the log before others see it: in between it becomes durable, and waits for a synchronous standby.
-    /// So one that the stream leaves out, because it is before the slot, may still look open to a snapshot taken when
-    /// the slot exists. Transactions open then are waited for; later ones commit after the start of the slot.
+    /// A commit is in the log before other transactions see it: in between it becomes durable, and waits for a
+    /// synchronous standby. So a transaction that committed before the slot, and is not in the stream, may still look
+    /// open to a snapshot taken after the slot was created. This waits for all transactions that are open at that
+    /// moment; later ones commit after the start of the slot.
     async fn snapshot_past_barrier(
         &mut self,
         cdc: &Cdc,

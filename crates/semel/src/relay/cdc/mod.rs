@@ -85,9 +85,9 @@ pub struct CdcOutboxReader {
     me: Uuid,
     active: Option<Leader>,
     in_flight: Option<(Batch, Origin)>,
-    /// How far the sink has come, if it keeps the position.
+    /// The checkpoint of an exactly-once sink, and the events it left out.
     reached: Option<(OutboxLineage, CdcPosition, Vec<LeftOut>)>,
-    /// What is certainly done, across a reconnection. Not what is just being recorded: that may fail.
+    /// The progress that survives a reconnection. A checkpoint that is just being written does not count: it may fail.
     carried: Option<Done>,
     /// No attempt to become the leader before this.
     again_at: Instant,
@@ -108,11 +108,11 @@ enum Origin {
     Parked(Box<Retry>),
 }
 
-/// How far we came on a connection.
+/// The progress of one replication connection.
 struct Done {
     system: System,
     position: StreamPosition,
-    /// As far as the last checkpoint recorded it.
+    /// The position in the last checkpoint.
     recorded: StreamPosition,
 }
 
@@ -120,11 +120,11 @@ struct Done {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Carried {
     On(StreamPosition),
-    /// There is nothing, or it is from another server.
+    /// There is no such progress, or it is another server's.
     Nothing,
-    /// The log ends before it.
+    /// The log ends before that position: the server was set back.
     SetBack(Lsn),
-    /// The log reaches as far, but the recorded checkpoint does not: it may be another log.
+    /// The log reaches that position, but the server has an older checkpoint: this may be another log.
     Forgotten,
 }
 
@@ -227,7 +227,8 @@ impl CdcOutboxReader {
         Ok(true)
     }
 
-    /// Carries over what was done before the connection broke and is not recorded, in the same stream.
+    /// Skips events that were published before the connection broke but are not in a checkpoint yet, if the same stream
+    /// continues.
     fn carry(&mut self, active: &mut Leader) -> Result<(), OutboxReaderError> {
         let streams = matches!(active.stage, Stage::Starting);
         match carried(self.carried.as_ref(), &active.system, active.recorded, active.written) {
@@ -247,7 +248,7 @@ impl CdcOutboxReader {
                 "the server lost the last checkpoint of the slot; continuing from an older one, so some events are \
                  sent again; check whether the server was set back to an older state"
             ),
-            // A new stream: what was done before does not apply to it.
+            // A new stream: progress in the old one does not apply.
             _ => {}
         }
         self.carried = None;

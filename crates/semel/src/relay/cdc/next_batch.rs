@@ -110,7 +110,7 @@ impl CdcOutboxReader {
         if active.group()?.window.as_ref().is_some_and(|window| window.plan == ScanPlan::Unknown) {
             active.leased.choose_plan(0).await?;
         }
-        // Up to the sink's position, what was one batch stays one batch.
+        // The next chunk ends at the sink's position, so that it is the same batch as before.
         if let Some((_, CdcPosition { at: Cursor::Table { high, seq }, .. }, _)) = &self.reached
             && let Some(window) = &mut active.group_mut()?.window
             && window.high.text() == high

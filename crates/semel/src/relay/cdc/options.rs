@@ -45,7 +45,7 @@ pub(super) struct StreamOptions {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[cfg_attr(not(feature = "fault-injection"), allow(unreachable_pub))]
 pub enum Plant {
-    /// Acks what was read before the sink has it.
+    /// Acks events that the sink has not confirmed.
     AckUnconfirmed,
     /// Positions consist of the commit only, without the event's number.
     CommitOnly,

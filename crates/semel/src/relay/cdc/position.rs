@@ -8,7 +8,7 @@ use super::lsn::Lsn;
 /// A position in the log or in the table scan.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct CdcPosition {
-    /// Of the server's log. On another timeline the same LSN may be another commit.
+    /// The timeline of the server's log. On another one the same LSN may be another commit.
     pub(super) timeline: String,
     pub(super) at: Cursor,
     /// Numbers of the parked events that were retried at this position.

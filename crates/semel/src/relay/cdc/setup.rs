@@ -216,7 +216,7 @@ pub(super) async fn drop_slot(leased: &LeasedSession, name: &str) -> Result<(), 
     )))
 }
 
-/// Which users of a slot are terminated.
+/// The connections to a slot that are terminated.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum SlotUsers {
     /// Connections that read or create it. An operator who is dropping it uses it too, but only for a moment.

@@ -30,7 +30,8 @@ static COUNT: Sql = Sql {
     types: &[Type::TEXT, Type::TEXT, Type::INT8],
 };
 
-/// Resets the checkpoint: the slot is ahead of it then, and the next start reads the table. See [`decide`](super::slot::decide).
+/// Resets the checkpoint: the slot is ahead of it then, and the next start reads the table. See
+/// [`decide`](super::slot::decide).
 static DISTRUST: Sql = Sql {
     text: "UPDATE semel_outbox_slot SET acked = '0/0', commit_lsn = '0/0', place = 0, walk = NULL
            WHERE name = $1::text",
@@ -71,8 +72,8 @@ impl TableCount {
 }
 
 impl Leader {
-    /// Checks that the publication leaves no event out. If it does, it is unknown since when: once it is correct again,
-    /// what is not recorded as published comes from the table.
+    /// Checks that the publication leaves no event out. If it does, it is unknown since when. So once it is correct
+    /// again, the relay publishes from the table all events that are not recorded as published.
     pub(super) async fn check_publication(&mut self, cdc: &Cdc) -> Result<(), OutboxReaderError> {
         let checked = setup::publication(&self.leased, &self.names, &self.table, cdc.stream.create).await;
         if checked.as_ref().is_err_and(|error| !error.may_retry()) {
@@ -95,7 +96,7 @@ impl Leader {
         let low = self.group()?.low.clone();
         let Stage::Stream(stream) = &mut self.stage else { return Ok(()) };
         let Some(received) = stream.count_seen(seen) else {
-            // As after a start: counting begins with the next transaction id.
+            // The count is lost. It begins again with the next transaction id, as after a start.
             let xid = self.new_xid().await?;
             self.count = TableCount { streamed_from: xid, compares: false };
             return Ok(());

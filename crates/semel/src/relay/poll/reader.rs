@@ -4,7 +4,7 @@
 //!  connect ─▶ lease ─▶ batch in flight? the sink's last batch? due parked events? next chunk ─▶ ack ─▶ …
 //! ```
 //!
-//! Whatever fails or is cancelled half way, the connection is dropped and the stored state is read again.
+//! If a step fails or is cancelled half way, the connection is dropped, and the stored state is read on a new one.
 
 use std::fmt;
 use std::future::Future;
@@ -25,10 +25,10 @@ use crate::relay::parking::{DUE_EVERY, ParkedCursor, Retry, due_after};
 ///
 /// An error or a cancelled call leaves it in doubt: it is dropped, and another one reads the stored state.
 pub trait Leased: Send + Sized + 'static {
-    /// What identifies a chunk's rows, until it is acked.
+    /// Identifies a chunk's rows until it is acked.
     type Chunk: Send + Sync;
 
-    /// How far a chunk goes.
+    /// The end of a chunk.
     type Cursor: fmt::Display + FromStr + Clone + Send + Sync;
 
     /// Whether only a relay with a lease prunes.

@@ -54,7 +54,7 @@ pub(in crate::relay) struct PartitionRow {
 }
 
 impl PartitionGroup {
-    /// What a change of these partitions is fenced by.
+    /// The fence for changes to these partitions: each with the epoch of its lease.
     pub(in crate::relay) fn fence(&self) -> (&[i16], &[i64]) {
         (&self.partitions, &self.epochs)
     }

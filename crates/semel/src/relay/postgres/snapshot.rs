@@ -31,8 +31,8 @@ impl Snapshot {
         self.xmax
     }
 
-    /// Which was taken first. Of one server's snapshots the later one sees all that the earlier one sees: xmax only
-    /// grows, and while it stays, the list only shrinks.
+    /// Orders two snapshots of one server by age. The later one sees all that the earlier one sees: xmax only grows,
+    /// and while it stays the same, the list of open transactions only shrinks.
     pub(in crate::relay) fn age(&self, other: &Self) -> Ordering {
         self.xmax.cmp(&other.xmax).then(other.in_progress.len().cmp(&self.in_progress.len()))
     }

@@ -41,8 +41,8 @@ impl Server {
         error.explain(&self.name, fate)
     }
 
-    /// What a failed packet means for its requests. `commit` is the number of the statement that commits; `None` if
-    /// none does.
+    /// The failure to report to the requests of a packet that failed. `commit`: index of the statement that commits, or
+    /// `None` if none does.
     pub(super) fn failure(&self, failed: &Failed, commit: Option<usize>) -> Failure {
         let Failed { error, done } = failed;
         let fate = match commit {

@@ -19,7 +19,7 @@ use super::statement::Sql;
 use super::tls::Connector;
 use crate::timeout::bounded;
 
-/// How much longer than the server's own timeout we wait for a statement: the server's error says more than ours.
+/// Time beyond the server's statement timeout before ours ends the wait: the server's error says more than ours.
 const GRACE: Duration = Duration::from_secs(2);
 
 /// The first statement of each transaction behind a pooler whose sessions do not wait for the disk.

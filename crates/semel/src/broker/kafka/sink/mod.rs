@@ -8,8 +8,8 @@
 //!
 //! **Order.** An idempotent producer keeps order while it retries, but not across an event that fails for good: the
 //! next one is published, and the failed one, when published again, comes behind it. So here a refused batch stops the
-//! producer, and no event times out by itself. The broker rejects what was sent behind a refused batch, because its
-//! sequence number is not the next one; but only if it knows this producer: from an unknown producer it accepts any
+//! producer, and no event times out by itself. The broker rejects batches that were sent behind a refused one, because
+//! their sequence numbers leave a gap. It only does so for a producer it knows: from an unknown one it accepts any
 //! number as the first. So the first event of a key is confirmed before the others of its key are sent. The events of a
 //! refused batch are then published one by one, which shows the event that is to blame.
 //!
@@ -214,7 +214,7 @@ impl Sink for KafkaSink {
                         doubted.extend(key);
                         rounds.suspect(n);
                     }
-                    // It was behind such a batch, and was not sent or was rejected.
+                    // This event was queued behind a refused batch: it was not sent, or the broker rejected it.
                     Err(code) if any_blamed && !alone && is_turned_away(code) => {
                         doubted.extend(key);
                         rounds.again(n);

@@ -1,4 +1,4 @@
-//! In which rounds the events of one call are sent. Pure.
+//! Decides which events of a call are sent together, and in which order. Pure.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! How far a partition may be committed: never past a delivered message that is not acked.
+//! Computes the offset up to which a partition may be committed: never past a delivered message that is not acked.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ pub(super) struct ContiguousOffsets {
     next: Option<i64>,
     /// The last offset the broker is known to have.
     committed: Option<i64>,
-    /// A commit was sent since, without an answer: what the broker has is not known.
+    /// A later commit got no answer, so the broker may have that one or `committed`.
     in_doubt: bool,
     /// A group without a committed offset begins at the end of the partition.
     latest: bool,
@@ -114,7 +114,7 @@ mod tests {
         assert_eq!(offsets.to_commit(), Some(13), "the new message at 13 was not delivered");
     }
 
-    /// Else the broker would keep the earlier commit, and the next owner would skip messages that are not acked.
+    /// Without a new commit the broker would keep the earlier one, and the next owner would skip unacked messages.
     #[test]
     fn a_log_that_was_cut_off_to_where_it_began_is_committed_again() {
         let mut offsets = ContiguousOffsets::default();

@@ -18,8 +18,8 @@ const SERVED_MAX: usize = 100;
 pub(crate) struct Paused(Mutex<HashSet<Part>>);
 
 impl Paused {
-    /// Polls until there is nothing more, with everything paused. Else prefetched messages would come before group
-    /// events; paused, they are dropped and fetched again.
+    /// Polls while all partitions are paused, until no group event is left. Without the pause, polling would first
+    /// return prefetched messages; librdkafka drops those of a paused partition and fetches them again later.
     pub(crate) fn serve<C: ConsumerContext + 'static>(
         &self,
         consumer: &BaseConsumer<C>,

@@ -47,17 +47,18 @@ pub(super) struct Connection {
     pub(super) ack_wait: Duration,
     /// Timeout for all acks of a call: handlers wait meanwhile.
     ack_timeout: Duration,
-    /// Up to this sequence another reader may have messages, and since when we wait for that.
+    /// The last sequence that the server may have sent to another reader, and the time since when we wait for that
+    /// reader to ack.
     sent_before: u64,
     since: Instant,
-    /// The highest sequence ever sent to us, and the one that arrived last.
+    /// The highest sequence that was sent to us, and the sequence of the last message.
     last: u64,
     latest: u64,
     /// The highest sequence that was sent to us as a first delivery.
     newest: u64,
 }
 
-/// What arrived.
+/// The result of reading from the inbox once.
 pub(super) enum Arrival {
     Message {
         message: Message,

@@ -60,8 +60,8 @@ impl LeasedInFlight {
         self.messages.ready.iter().map(|(sequence, (_, lease))| (*sequence, lease))
     }
 
-    /// How many messages up to this sequence are in flight and not acked. An acked one may be known to the server, with
-    /// only its answer lost.
+    /// The number of messages up to this sequence that are in flight and not acked. Acked ones do not count even
+    /// without an answer: the server may have the ack.
     pub(super) fn pending(&self, up_to: u64) -> usize {
         self.all().filter(|(sequence, lease)| *sequence <= up_to && !lease.done).count()
     }
@@ -170,7 +170,7 @@ impl LeasedInFlight {
     }
 }
 
-/// How much of a renewed lease counts: the request to the server takes time.
+/// The usable part of a renewed lease. The rest allows for the time that the request to the server takes.
 pub(super) fn lease(ack_wait: Duration) -> Duration {
     ack_wait * 9 / 10
 }
@@ -180,7 +180,7 @@ pub(super) fn renew_after(ack_wait: Duration) -> Duration {
     ack_wait / 4
 }
 
-/// How much of the lease counts when a message is read: it may have arrived any time since the last poll.
+/// The usable part of the lease of a message just read. It may have arrived at any time since the last poll.
 pub(super) fn first_lease(ack_wait: Duration) -> Duration {
     lease(ack_wait) - renew_after(ack_wait)
 }

@@ -4,12 +4,12 @@
 //! second message. The window is counted from the first attempt, because SQS cannot have accepted the event earlier, to
 //! the timeout of the repeat, because it may arrive that late.
 //!
-//! **After a restart** nothing of this is known: a relay that starts, or takes over, gets the recorded batch without
-//! knowing whether and when it was sent before. The event's own time only shows that it was not sent earlier than that.
-//! So an event younger than the window is safe. For an older one nothing is known: most of a backlog is old and was
-//! never sent. Parking all of it would turn each outage into work for people; not sending it would lose it. So it is
-//! sent, at least once, with the same deduplication id and the same `semel-id`, by which an inbox deduplicates it. The
-//! sink's guarantee says so.
+//! **After a restart** this record is empty: a relay that starts, or takes over, gets the recorded batch without
+//! knowing whether and when it was sent before. It only knows that no event was sent before it was created. So an event
+//! younger than the window is safe. An older one may have been sent or not: most events of a backlog are old and were
+//! never sent. Parking them all would make every outage work for an operator; not sending them would lose events. So
+//! they are sent, at least once, with the same deduplication id and the same `semel-id`, by which an inbox deduplicates
+//! them. The sink's guarantee says so.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};

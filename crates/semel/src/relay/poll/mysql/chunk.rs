@@ -163,7 +163,7 @@ impl LeasedMysqlSession {
     }
 }
 
-/// What a change of these partitions is fenced by.
+/// The fence for changes to these partitions: each with the epoch of its lease.
 fn fence(cursors: &[PartitionCursor]) -> Vec<(i16, i64)> {
     cursors.iter().map(|cursor| (cursor.partition, cursor.epoch)).collect()
 }

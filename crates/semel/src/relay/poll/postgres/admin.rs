@@ -28,7 +28,7 @@ const STANDING: &str = "coalesce(
              WHEN o.seq <= c.until_seq THEN 'sending'
              ELSE 'waiting' END)";
 
-/// Nothing below is unpublished: what some `low` does not see has an id from the lowest xmin on.
+/// Narrows a scan for unpublished events: every event that some `low` does not see has an xid from the lowest xmin on.
 const UNPUBLISHED: &str =
     "o.xid >= (SELECT pg_snapshot_xmin(low) FROM semel_outbox_cursor ORDER BY pg_snapshot_xmin(low) LIMIT 1)";
 
