@@ -125,7 +125,7 @@ async fn it_is_asked_first_and_what_is_broken_is_said() {
         relayed(false, exactly_once).await;
         let (called, said) = relayed(false, exactly_once).await;
         assert_eq!(called, wanted);
-        let lines: Vec<&str> = said.lines().filter(|line| line.contains("cannot keep")).collect();
+        let lines: Vec<&str> = said.lines().filter(|line| line.contains("break its guarantee")).collect();
         assert!(lines.len() == 1 && lines[0].contains(BROKEN), "{said}");
     }
 }
