@@ -535,5 +535,5 @@ fn marks_that_cannot_hold_are_refused() {
     assert!(Dedup::new(&guard, "").is_err() && Dedup::new(&guard, "é").is_err());
     assert!(Dedup::new(&guard, "m").unwrap().window(Duration::ZERO).is_err());
     let atomic = Dedup::new(&guard, "m").unwrap().claim_finish(Effect::Atomic, |_| async { Ok(()) });
-    assert!(atomic.err().unwrap().to_string().contains("atomic"));
+    assert!(atomic.err().unwrap().to_string().contains("Effect::Atomic"));
 }
