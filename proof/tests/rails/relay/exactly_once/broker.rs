@@ -139,10 +139,15 @@ impl Broker {
     pub fn repeats(&self) -> String {
         let state = self.state();
         let mut ids = HashSet::new();
-        let again: HashSet<&str> =
-            state.seen.iter().filter(|(_, _, id)| !ids.insert(id)).map(|(_, text, _)| text.as_str()).collect();
+        let again: HashSet<&str> = state
+            .seen
+            .iter()
+            .filter(|(_, _, id)| !ids.insert(id))
+            .map(|(_, text, _)| text.as_str())
+            .collect();
         let commits = state.commits.iter().enumerate();
-        let repeats = commits.filter(|(_, (_, texts, _))| texts.iter().any(|text| again.contains(text.as_str())));
+        let repeats =
+            commits.filter(|(_, (_, texts, _))| texts.iter().any(|text| again.contains(text.as_str())));
         let near: std::collections::BTreeSet<usize> =
             repeats.flat_map(|(n, _)| n.saturating_sub(4)..(n + 5).min(state.commits.len())).collect();
         near.into_iter().fold(String::new(), |shown, n| {
