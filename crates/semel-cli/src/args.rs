@@ -77,6 +77,7 @@ pub(crate) enum Command {
     Consume(crate::absent::Absent),
     Outbox(crate::outbox::Outbox),
     Inbox(crate::inbox::Inbox),
+    Saga(crate::saga::Saga),
     /// Print a completion script for a shell
     Completions {
         /// Which shell
@@ -255,10 +256,11 @@ pub(crate) struct Sweep {
     pub(crate) batch: u64,
 }
 
-/// Create or upgrade the tables of a store, of an outbox, or of an inbox
+/// Create or upgrade the tables of a store, of an outbox, of an inbox, or of sagas
 ///
 /// With --outbox: the tables that services append their events to, in the services' own database; `semel relay` reads
 /// them. With --inbox: the tables in which consumers record handled messages (dedup) and dead letters.
+/// With --saga: the journal of sagas, their workers and signals, in the services' own database.
 ///
 /// Only adds to existing tables, so processes of the previous version keep working, and processes of this version will
 /// keep working when the next one has migrated. Tables and columns that only the previous version used are removed by
@@ -278,6 +280,7 @@ Examples:
   semel migrate --outbox postgres://owner@db/payments --print > migrations/0007_outbox.sql
   semel migrate --outbox postgres://owner@db/payments --strict-order
   semel migrate --inbox postgres://owner@db/mail
+  semel migrate --saga postgres://owner@db/shop
   semel migrate --new-lineage                         after an older backup was restored behind a cache")]
 pub(crate) struct Migrate {
     /// Print the SQL that creates new tables and change nothing
@@ -295,6 +298,9 @@ pub(crate) struct Migrate {
     /// Migrate the inbox in this database, instead of a store
     #[arg(long, value_name = "URL", conflicts_with_all = ["new_lineage", "outbox"])]
     pub(crate) inbox: Option<String>,
+    /// Migrate the journal of sagas in this database, instead of a store
+    #[arg(long, value_name = "URL", conflicts_with_all = ["new_lineage", "outbox", "inbox"])]
+    pub(crate) saga: Option<String>,
     /// Have PostgreSQL keep the order of a key even if a transaction appends before it locks the row, by a lock on the
     /// key until the commit; `--strict-order=off` removes that again
     #[arg(long, value_name = "on|off", value_enum, requires = "outbox", num_args = 0..=1, require_equals = true,

@@ -37,6 +37,7 @@ mod sink_probe;
 // A build without some of the brokers or databases leaves parts of these modules unused.
 #[cfg_attr(not(all(feature = "kafka", feature = "postgres", feature = "redis")), allow(dead_code, unused))]
 mod relay;
+mod saga;
 mod show;
 mod size;
 mod stdout;
@@ -168,6 +169,9 @@ async fn operate(cli: &Cli) -> Result<(), Failed> {
     if let Command::Inbox(args) = &cli.command {
         return inbox::run(args, json).await;
     }
+    if let Command::Saga(args) = &cli.command {
+        return saga::run(args, json).await;
+    }
     if let Command::Migrate(args) = &cli.command {
         return migrate::run(args, url, json).await;
     }
@@ -190,6 +194,7 @@ async fn operate(cli: &Cli) -> Result<(), Failed> {
         | Command::Relay(_)
         | Command::Outbox(_)
         | Command::Inbox(_)
+        | Command::Saga(_)
         | Command::Consume(_)
         | Command::Redis(_) => Ok(()),
     }

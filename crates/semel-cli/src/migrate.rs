@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use semel::migration::{MigrationKind, MigrationPlan};
+use semel::saga::sql as saga;
 use semel::store::Migrated;
 use semel::{inbox, outbox, store};
 use serde_json::json;
@@ -23,14 +24,15 @@ pub(crate) async fn run(args: &Migrate, url: &str, as_json: bool) -> Result<(), 
         };
     }
     if args.dry_run {
-        let plan = match (&args.outbox, &args.inbox) {
-            (Some(url), _) => outbox::plan_migration(url, args.contract).await?,
-            (None, Some(url)) => inbox::plan_migration(url, args.contract).await?,
-            (None, None) => store::plan_migration(url, args.contract).await?,
+        let plan = match Tables::of(args, url) {
+            Tables::Outbox(url) => outbox::plan_migration(url, args.contract).await?,
+            Tables::Inbox(url) => inbox::plan_migration(url, args.contract).await?,
+            Tables::Saga(url) => saga::plan_migration(url, args.contract).await?,
+            Tables::Store(url) => store::plan_migration(url, args.contract).await?,
         };
         return match as_json {
             true => stdout::json(&plan_json(&plan)),
-            false => stdout::text(&plan_text(&plan, prefix(args))),
+            false => stdout::text(&plan_text(&plan, Tables::of(args, url).prefix())),
         };
     }
     migrate(args, url, as_json).await
@@ -40,22 +42,43 @@ fn strict_order(args: &Migrate) -> Option<bool> {
     args.strict_order.map(|switch| switch == Switch::On)
 }
 
-/// Which tables the output is about.
-fn prefix(args: &Migrate) -> &'static str {
-    match (&args.outbox, &args.inbox) {
-        (Some(_), _) => "outbox: ",
-        (None, Some(_)) => "inbox: ",
-        (None, None) => "",
+/// Which tables the command is about, and where they are.
+enum Tables<'a> {
+    Outbox(&'a str),
+    Inbox(&'a str),
+    Saga(&'a str),
+    Store(&'a str),
+}
+
+impl<'a> Tables<'a> {
+    fn of(args: &'a Migrate, store: &'a str) -> Self {
+        match (&args.outbox, &args.inbox, &args.saga) {
+            (Some(url), _, _) => Self::Outbox(url),
+            (None, Some(url), _) => Self::Inbox(url),
+            (None, None, Some(url)) => Self::Saga(url),
+            (None, None, None) => Self::Store(store),
+        }
+    }
+
+    /// What the output begins with.
+    fn prefix(&self) -> &'static str {
+        match self {
+            Self::Outbox(_) => "outbox: ",
+            Self::Inbox(_) => "inbox: ",
+            Self::Saga(_) => "saga: ",
+            Self::Store(_) => "",
+        }
     }
 }
 
 fn print(args: &Migrate, url: &str, as_json: bool) -> Result<(), Failed> {
-    let sql = match (&args.outbox, &args.inbox, strict_order(args)) {
+    let sql = match (Tables::of(args, url), strict_order(args)) {
         // Without the tables, which may exist already.
-        (Some(url), _, Some(on)) => outbox::strict_order_schema(outbox::dialect(url)?, on)?,
-        (Some(url), _, None) => outbox::schema(outbox::dialect(url)?),
-        (None, Some(url), _) => inbox::schema(inbox::dialect(url)?),
-        (None, None, _) => store::schema(url)?,
+        (Tables::Outbox(url), Some(on)) => outbox::strict_order_schema(outbox::dialect(url)?, on)?,
+        (Tables::Outbox(url), None) => outbox::schema(outbox::dialect(url)?),
+        (Tables::Inbox(url), _) => inbox::schema(inbox::dialect(url)?),
+        (Tables::Saga(url), _) => saga::schema(saga::dialect(url)?),
+        (Tables::Store(url), _) => store::schema(url)?,
     };
     match as_json {
         true => stdout::json(&json!({ "sql": sql })),
@@ -65,14 +88,17 @@ fn print(args: &Migrate, url: &str, as_json: bool) -> Result<(), Failed> {
 
 async fn migrate(args: &Migrate, url: &str, as_json: bool) -> Result<(), Failed> {
     let strict = strict_order(args);
-    let Migrated { before, now } = match (&args.outbox, &args.inbox, strict) {
-        (Some(url), _, Some(on)) => outbox::strict_order(url, on).await?,
-        (Some(url), _, None) if args.contract => outbox::contract(url).await?,
-        (Some(url), _, None) => outbox::migrate(url).await?,
-        (None, Some(url), _) if args.contract => inbox::contract(url).await?,
-        (None, Some(url), _) => inbox::migrate(url).await?,
-        (None, None, _) if args.contract => store::contract(url).await?,
-        (None, None, _) => store::migrate(url).await?,
+    let tables = Tables::of(args, url);
+    let Migrated { before, now } = match (&tables, strict) {
+        (Tables::Outbox(url), Some(on)) => outbox::strict_order(url, on).await?,
+        (Tables::Outbox(url), None) if args.contract => outbox::contract(url).await?,
+        (Tables::Outbox(url), None) => outbox::migrate(url).await?,
+        (Tables::Inbox(url), _) if args.contract => inbox::contract(url).await?,
+        (Tables::Inbox(url), _) => inbox::migrate(url).await?,
+        (Tables::Saga(url), _) if args.contract => saga::contract(url).await?,
+        (Tables::Saga(url), _) => saga::migrate(url).await?,
+        (Tables::Store(url), _) if args.contract => store::contract(url).await?,
+        (Tables::Store(url), _) => store::migrate(url).await?,
     };
     if as_json {
         let mut report = json!({ "before": before, "now": now });
@@ -86,7 +112,7 @@ async fn migrate(args: &Migrate, url: &str, as_json: bool) -> Result<(), Failed>
         Some(true) => ", strict order on",
         Some(false) => ", strict order off",
     };
-    let what = prefix(args);
+    let what = tables.prefix();
     stdout::text(&match before {
         0 => format!("{what}created, version {now}{order}\n"),
         _ if before == now && strict.is_some() => format!("{what}version {now}{order}\n"),

@@ -1,4 +1,5 @@
-//! The attribute of semel. Use it as `semel::idempotent`, with the feature `macros`; it is documented there.
+//! The attributes of semel. Use them as `semel::idempotent`, `semel::step` and `semel::saga`, with the feature `macros`;
+//! they are documented there.
 //!
 //! | module | what |
 //! |---|---|
@@ -6,24 +7,51 @@
 //! | `value` | durations and names, checked while compiling |
 //! | `function` | any async function: the body becomes the work |
 //! | `handler` | an axum handler: the body stays, and its rule is generated beside it |
+//! | `step` | a step of a saga: the function becomes a type with the traits of a step |
+//! | `saga` | a saga: the function becomes a type that converts into its definition |
+//! | `steps_in` | the steps that the body of a saga runs |
+//! | `signature` | what steps and sagas read from a function |
 //!
-//! Generated code decides nothing: it names what was written and calls `semel::attribute`.
+//! Generated code decides nothing: it names what was written and calls `semel::attribute` and `semel::saga`.
 
 mod function;
 mod handler;
+mod idempotent;
 mod options;
+mod saga;
+mod signature;
+mod step;
+mod steps_in;
 mod value;
 
 use proc_macro2::TokenStream;
-use quote::ToTokens;
-use syn::parse::{Parse, ParseStream};
-use syn::{Error, ItemFn, Result, parse_quote, parse2};
-
-use options::Options;
+use syn::Result;
 
 /// Once per key: see `semel::idempotent`.
 #[proc_macro_attribute]
 pub fn idempotent(
+    options: proc_macro::TokenStream,
+    item: proc_macro::TokenStream,
+) -> proc_macro::TokenStream {
+    attribute(idempotent::expand, idempotent::stub, options, item)
+}
+
+/// A step of a saga: see `semel::step`.
+#[proc_macro_attribute]
+pub fn step(options: proc_macro::TokenStream, item: proc_macro::TokenStream) -> proc_macro::TokenStream {
+    attribute(step::expand, signature::stub, options, item)
+}
+
+/// A saga: see `semel::saga`.
+#[proc_macro_attribute]
+pub fn saga(options: proc_macro::TokenStream, item: proc_macro::TokenStream) -> proc_macro::TokenStream {
+    attribute(saga::expand, signature::stub, options, item)
+}
+
+/// Expands an attribute. An item that is refused is replaced by its stub, so that those who use it do not fail too.
+fn attribute(
+    expand: fn(TokenStream, TokenStream) -> Result<TokenStream>,
+    stub: fn(TokenStream) -> Option<TokenStream>,
     options: proc_macro::TokenStream,
     item: proc_macro::TokenStream,
 ) -> proc_macro::TokenStream {
@@ -35,43 +63,6 @@ pub fn idempotent(
             tokens.extend(stub(item));
             tokens.into()
         }
-    }
-}
-
-/// Replaces a function that was refused, so that its callers do not fail too. Its body is not compiled: it relies on
-/// what the attribute would have generated. A returned `impl` keeps its body, which alone says what it is.
-fn stub(item: TokenStream) -> Option<TokenStream> {
-    let mut function = parse2::<ItemFn>(item).ok()?;
-    if !function.sig.output.to_token_stream().into_iter().any(|token| token.to_string() == "impl") {
-        function.block = parse_quote!({ ::core::unreachable!() });
-    }
-    function.attrs.push(parse_quote!(#[allow(unused)]));
-    Some(function.into_token_stream())
-}
-
-fn expand(options: TokenStream, item: TokenStream) -> Result<TokenStream> {
-    let options = parse2::<Options>(options)?;
-    let AsyncFunction(function) = parse2(item)?;
-    if options.is_of_a_function() {
-        function::expand(&options, function)
-    } else {
-        handler::expand(&options, function)
-    }
-}
-
-struct AsyncFunction(ItemFn);
-
-impl Parse for AsyncFunction {
-    fn parse(input: ParseStream<'_>) -> Result<Self> {
-        let function = input.parse::<ItemFn>().map_err(|error| {
-            let message = "`idempotent` needs an async function with a body";
-            Error::new(error.span(), message)
-        })?;
-        if function.sig.asyncness.is_none() {
-            let message = "`idempotent` needs an async function; add `async`";
-            return Err(Error::new_spanned(function.sig.fn_token, message));
-        }
-        Ok(Self(function))
     }
 }
 

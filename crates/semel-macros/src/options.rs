@@ -88,13 +88,7 @@ impl Options {
                 equals(name, input, "attempt")?;
                 self.attempt = Some(input.parse()?);
             }
-            other => {
-                let all = NAMES.map(|name| format!("`{name}`")).join(", ");
-                return Err(Error::new(
-                    name.span(),
-                    format!("unknown option `{other}`; the options are {all}"),
-                ));
-            }
+            _ => return Err(unknown(name, &NAMES)),
         }
         self.of_a_function |=
             ["guard", "scope", "single_tenant", "key", "skip", "attempt"].iter().any(|of| name == of);
@@ -110,26 +104,44 @@ impl Options {
 
 impl Parse for Options {
     fn parse(input: ParseStream<'_>) -> Result<Self> {
-        let (mut options, mut seen) = (Self::default(), Vec::<Ident>::new());
-        while !input.is_empty() {
-            let name = input.parse::<Ident>()?;
-            if seen.contains(&name) {
-                return Err(Error::new(name.span(), format!("`{name}` is given twice")));
-            }
+        let mut options = Self::default();
+        each(input, |name, input| {
             let scopes = ["scope", "single_tenant"];
             if scopes.iter().any(|one| name == one) && options.scope.is_some() {
                 let message = "`scope` and `single_tenant` exclude each other";
                 return Err(Error::new(name.span(), message));
             }
-            options.take(&name, input)?;
-            seen.push(name);
-            if !input.is_empty() {
-                input.parse::<Token![,]>()?;
-            }
-        }
+            options.take(name, input)
+        })?;
         options.operation()?;
         Ok(options)
     }
+}
+
+/// Reads options up to the end, each at most once.
+pub(crate) fn each(
+    input: ParseStream<'_>,
+    mut take: impl FnMut(&Ident, ParseStream<'_>) -> Result<()>,
+) -> Result<()> {
+    let mut seen = Vec::<Ident>::new();
+    while !input.is_empty() {
+        let name = input.parse::<Ident>()?;
+        if seen.contains(&name) {
+            return Err(Error::new(name.span(), format!("`{name}` is given twice")));
+        }
+        take(&name, input)?;
+        seen.push(name);
+        if !input.is_empty() {
+            input.parse::<Token![,]>()?;
+        }
+    }
+    Ok(())
+}
+
+pub(crate) fn unknown(option: &Ident, all: &[&str]) -> Error {
+    let all: Vec<_> = all.iter().map(|name| format!("`{name}`")).collect();
+    let message = format!("unknown option `{option}`; the options are {}", all.join(", "));
+    Error::new(option.span(), message)
 }
 
 /// The error for a missing option, shown at the attribute.
@@ -137,14 +149,14 @@ pub(crate) fn missing(option: &str, example: &str) -> Error {
     Error::new(Span::call_site(), format!("`{option}` is missing; write it like `{option} = {example}`"))
 }
 
-fn equals(name: &Ident, input: ParseStream<'_>, example: &str) -> Result<()> {
+pub(crate) fn equals(name: &Ident, input: ParseStream<'_>, example: &str) -> Result<()> {
     if input.parse::<Option<Token![=]>>()?.is_none() {
         return Err(Error::new(name.span(), format!("`{name}` needs a value: `{name} = {example}`")));
     }
     Ok(())
 }
 
-fn text(name: &Ident, input: ParseStream<'_>) -> Result<LitStr> {
+pub(crate) fn text(name: &Ident, input: ParseStream<'_>) -> Result<LitStr> {
     equals(name, input, "\"…\"")?;
     input
         .parse()

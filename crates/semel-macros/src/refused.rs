@@ -1,24 +1,33 @@
-//! What the attribute refuses, and where it says so.
+//! What the attributes refuse, and where it says so.
 //!
 //! `refused/NAME.rs` is a source with one mistake in each function; `refused/NAME.txt` has a line for each: where,
 //! and the message. Nothing is compiled: all of it is decided by the expansion.
 
-use proc_macro2::{Delimiter, LineColumn, TokenTree};
+use proc_macro2::{Delimiter, LineColumn, TokenStream, TokenTree};
+use syn::Result;
 
-use super::*;
+use crate::{idempotent, saga, step};
 
-/// The attributed items of a source: the line of the attribute, its options, the item.
-fn attributed(tokens: TokenStream) -> Vec<(usize, TokenStream, TokenStream)> {
+type Expand = fn(TokenStream, TokenStream) -> Result<TokenStream>;
+
+const ATTRIBUTES: [(&str, Expand); 3] =
+    [("idempotent", idempotent::expand), ("step", step::expand), ("saga", saga::expand)];
+
+/// The attributed items of a source: the line of the attribute, what expands it, its options, the item.
+fn attributed(tokens: TokenStream) -> Vec<(usize, Expand, TokenStream, TokenStream)> {
     let (mut found, mut tokens) = (Vec::new(), tokens.into_iter());
     while let Some(token) = tokens.next() {
         let TokenTree::Group(group) = &token else { continue };
         let mut inner = group.stream().into_iter();
-        let options = match (inner.next(), inner.next()) {
-            (Some(TokenTree::Ident(name)), Some(TokenTree::Group(options)))
-                if group.delimiter() == Delimiter::Bracket && name == "idempotent" =>
-            {
-                options.stream()
+        let attribute = match (group.delimiter(), inner.next()) {
+            (Delimiter::Bracket, Some(TokenTree::Ident(name))) => {
+                ATTRIBUTES.iter().find(|(attribute, _)| name == attribute)
             }
+            _ => None,
+        };
+        let (expand, options) = match (attribute, inner.next()) {
+            (Some((_, expand)), Some(TokenTree::Group(options))) => (*expand, options.stream()),
+            (Some((_, expand)), None) => (*expand, TokenStream::new()),
             _ => {
                 found.extend(attributed(group.stream()));
                 continue;
@@ -36,7 +45,7 @@ fn attributed(tokens: TokenStream) -> Vec<(usize, TokenStream, TokenStream)> {
                 break;
             }
         }
-        found.push((group.span().start().line, options, item.into_iter().collect()));
+        found.push((group.span().start().line, expand, options, item.into_iter().collect()));
     }
     found
 }
@@ -44,7 +53,7 @@ fn attributed(tokens: TokenStream) -> Vec<(usize, TokenStream, TokenStream)> {
 /// `LINE:COLUMN message`, or `LINE message` where the whole attribute is meant.
 fn refusals(source: &str) -> String {
     let mut lines = String::new();
-    for (line, options, item) in attributed(source.parse().unwrap()) {
+    for (line, expand, options, item) in attributed(source.parse().unwrap()) {
         let error = expand(options, item).expect_err("each of these is refused");
         let LineColumn { line: at, column } = error.span().start();
         // The span of the call itself has no position in a source that was only parsed.
@@ -65,7 +74,7 @@ macro_rules! refused {
     };
 }
 
-refused!(arguments, functions, missing, options, values);
+refused!(arguments, functions, missing, options, sagas, steps, values);
 // A handler with a receiver is refused for another reason where there are no handlers.
 #[cfg(feature = "axum")]
 refused!(receivers);

@@ -12,6 +12,7 @@ const LEASE_MS_MIN: u64 = 10;
 const LEASE_MS_MAX: u64 = 86_400_000;
 const WAIT_MS_MAX: u64 = 300_000;
 const OPERATION_BYTES_MAX: usize = 200;
+const SAGA_NAME_BYTES_MAX: usize = 64;
 
 fn refuse<T>(span: Span, message: impl std::fmt::Display) -> Result<T> {
     Err(Error::new(span, message))
@@ -52,6 +53,32 @@ pub(crate) fn check_operation(name: &LitStr) -> Result<()> {
     Ok(())
 }
 
+/// The rule of `semel::saga`: 1 to 64 printable ASCII characters without # and /.
+pub(crate) fn check_saga_name(name: &LitStr) -> Result<()> {
+    let text = name.value();
+    let printable = text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'#' && byte != b'/');
+    if text.is_empty() || text.len() > SAGA_NAME_BYTES_MAX || !printable {
+        let rule = "1 to 64 printable ASCII characters without spaces, # and /";
+        return refuse(
+            name.span(),
+            format!("{text:?} cannot name a saga or a step: {rule}; choose another with `name = \"…\"`"),
+        );
+    }
+    Ok(())
+}
+
+/// A duration of more than nothing.
+pub(crate) fn at_least_1_ms(value: &LitStr, zero: &str) -> Result<TokenStream> {
+    match duration(&value.value(), value.span())? {
+        0 => refuse(value.span(), zero),
+        ms => Ok(of_ms(ms)),
+    }
+}
+
+pub(crate) fn settle(value: &LitStr) -> Result<TokenStream> {
+    duration(&value.value(), value.span()).map(of_ms)
+}
+
 pub(crate) fn retention(value: &LitStr) -> Result<TokenStream> {
     let (text, span) = (value.value(), value.span());
     if text == "forever" {
@@ -75,10 +102,7 @@ pub(crate) fn lease(value: &LitStr) -> Result<TokenStream> {
 }
 
 pub(crate) fn timeout(value: &LitStr) -> Result<TokenStream> {
-    match duration(&value.value(), value.span())? {
-        0 => refuse(value.span(), "a timeout of zero would end all work before it began"),
-        ms => Ok(of_ms(ms)),
-    }
+    at_least_1_ms(value, "a timeout of zero would end all work before it began")
 }
 
 pub(crate) fn in_flight(value: &LitStr) -> Result<TokenStream> {
@@ -158,6 +182,13 @@ mod tests {
         for (wait, good) in [("wait:5m", true), ("wait:300001ms", false), ("wait:", false), ("2s", false)] {
             assert_eq!(in_flight(&literal(wait)).is_ok(), good, "{wait}");
         }
+        for (name, good) in
+            [("a", true), ("a.b-c", true), ("", false), ("a b", false), ("a#1", false), ("a/b", false)]
+        {
+            assert_eq!(check_saga_name(&literal(name)).is_ok(), good, "{name}");
+        }
+        assert!(check_saga_name(&literal(&"x".repeat(64))).is_ok());
+        assert!(check_saga_name(&literal(&"x".repeat(65))).is_err());
         assert!(check_operation(&literal(&"x".repeat(200))).is_ok());
         for bad in ["", " a", "a ", "a\n", "ä", &"x".repeat(201)] {
             assert!(check_operation(&literal(bad)).is_err(), "{bad:?}");

@@ -75,6 +75,8 @@ pub mod conformance;
 #[cfg(test)]
 mod contracts;
 pub mod crash;
+#[cfg(feature = "_sql")]
+mod database;
 mod fault;
 pub mod guard;
 #[cfg(feature = "http")]
@@ -92,6 +94,8 @@ pub mod outbox;
 pub mod recover;
 #[cfg(feature = "_sql")]
 pub mod relay;
+#[cfg(feature = "saga")]
+pub mod saga;
 #[cfg(any(feature = "webhook", feature = "webhook-receiver"))]
 mod signature;
 pub mod sink;
@@ -115,3 +119,5 @@ pub use intent::outcome::{Body, Headers, Outcome, OutcomeError, Verdict};
 pub use intent::policy::{Effect, InFlight, KeyAge, KeyFormat, Preset, Retention, StoreDown, StoreTime};
 pub use intent::scope::{Scope, ScopeError};
 pub use intent::state::State;
+#[cfg(all(feature = "macros", feature = "saga"))]
+pub use saga::attribute::{saga, step};

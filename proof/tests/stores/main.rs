@@ -10,6 +10,7 @@
 //! | `store` | the laws of stores on PostgreSQL, MariaDB, MySQL, Redis, Redis Cluster and tiered |
 //! | `tx` | once in the caller's transaction, phases, commands, the ledger |
 //! | `upgrade` | this build on the tables of the release before and of the one after, under load |
+//! | `saga` | journals of sagas, and sagas whose processes are killed |
 //! | `outbox` | events appended, messages marked, dead letters kept, on every database |
 //! | `faults` | servers cut off, paused, killed, flushed, full |
 //! | `hooks` | webhooks received by processes that are killed |
@@ -23,6 +24,7 @@ mod faults;
 mod hooks;
 mod outbox;
 mod protocol;
+mod saga;
 mod store;
 mod tx;
 mod upgrade;

@@ -13,7 +13,7 @@ use simulation::{many, play, with_world};
 /// Run simulated histories of crashes, stalls and faults; each seed is one, the same every time.
 #[derive(Debug, Parser)]
 struct Arguments {
-    /// The world: guard, client, relay or consumer. Without it, all of them.
+    /// The world: guard, client, relay, consumer or saga. Without it, all of them.
     #[arg(long, value_parser = clap::builder::PossibleValuesParser::new(NAMES.iter().copied()))]
     world: Option<String>,
     /// How many histories of each world.

@@ -5,3 +5,4 @@ mod consumer;
 mod guard;
 mod laws;
 mod relay;
+mod saga;

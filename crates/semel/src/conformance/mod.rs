@@ -29,7 +29,7 @@
 //! | `list` | what operators see |
 //! | `concurrency` | many callers at once |
 //! | `durable` | what was acknowledged survives a restart |
-//! | `sink`, `source` | the laws of sinks and of sources |
+//! | `sink`, `source`, `journal` | the laws of sinks, of sources, and of journals of sagas |
 //! | `harness`, `context` | what a store's author provides; the context of one law |
 
 use std::future::Future;
@@ -41,6 +41,8 @@ mod decide;
 mod durable;
 mod finish;
 mod harness;
+#[cfg(feature = "saga")]
+pub mod journal;
 mod lease;
 mod list;
 mod outcome;

@@ -16,7 +16,7 @@ mod bytes;
 #[cfg(all(feature = "http", feature = "sqlite"))]
 mod codes;
 mod names;
-#[cfg(all(feature = "sqlite", feature = "postgres", feature = "mysql"))]
+#[cfg(all(feature = "sqlite", feature = "postgres", feature = "mysql", feature = "saga"))]
 mod tables;
 
 /// Compares with `contracts/NAME.txt`.

@@ -16,6 +16,7 @@ fn list(dialect: Dialect, store: &str, more: &[(&str, &str)]) -> String {
     part("store", None, store);
     part("outbox", Some(outbox::VERSION), outbox::schema(dialect));
     part("inbox and dead letters", Some(inbox::VERSION), inbox::schema(dialect));
+    part("sagas", Some(crate::saga::sql::VERSION), crate::saga::sql::schema(dialect));
     part("ledger", None, tx::ledger::schema(dialect));
     part("references", None, tx::reference::schema(dialect));
     for (what, sql) in more {

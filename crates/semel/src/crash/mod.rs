@@ -73,6 +73,29 @@ pub const AFTER_OFFSETS: &str = "after_offsets";
 pub const IN_PIPELINE: [&str; 6] =
     [BEFORE_TRANSFORM, AFTER_TRANSFORM, BEFORE_OFFSETS, AFTER_OFFSETS, BEFORE_SINK_COMMIT, AFTER_SINK_COMMIT];
 
+/// A saga is in the journal; none of its steps has begun.
+pub const AFTER_SAGA_START: &str = "after_saga_start";
+/// Just before a saga's progress goes to the journal: what begins, what is done, or how the saga goes on.
+pub const BEFORE_SAGA_WRITE: &str = "before_saga_write";
+/// The journal has a saga's progress.
+pub const AFTER_SAGA_WRITE: &str = "after_saga_write";
+/// A step, an undo or a lookup has returned; the journal does not know it.
+pub const AFTER_SAGA_CALL: &str = "after_saga_call";
+/// Just before the transaction of an atomic step.
+pub const BEFORE_SAGA_ATOMIC: &str = "before_saga_atomic";
+/// An atomic step is committed, or rolled back.
+pub const AFTER_SAGA_ATOMIC: &str = "after_saga_atomic";
+
+/// All points of a saga; most of them are passed several times.
+pub const IN_SAGA: [&str; 6] = [
+    AFTER_SAGA_START,
+    BEFORE_SAGA_WRITE,
+    AFTER_SAGA_WRITE,
+    AFTER_SAGA_CALL,
+    BEFORE_SAGA_ATOMIC,
+    AFTER_SAGA_ATOMIC,
+];
+
 /// A dead letter is durable; its message is not acked to the broker.
 pub const AFTER_DEAD_LETTER: &str = "after_dead_letter";
 /// The message of a dead letter was handled; the dead letter still exists.

@@ -64,6 +64,13 @@ impl StoreError {
         self
     }
 
+    /// The same error, for another request that shared its fate.
+    #[cfg(feature = "sqlite")]
+    pub(crate) fn again(&self) -> Self {
+        let source = self.source.as_ref().map(|source| source.to_string().into());
+        Self { kind: self.kind, fate: self.fate, message: self.message.clone(), source }
+    }
+
     /// What went wrong.
     pub fn kind(&self) -> ErrorKind {
         self.kind

@@ -56,7 +56,7 @@ mod pager;
 pub mod postgres;
 pub mod protect;
 #[cfg(feature = "_sql")]
-mod queue;
+pub(crate) mod queue;
 mod record;
 #[cfg(feature = "redis")]
 pub mod redis;

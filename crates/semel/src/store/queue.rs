@@ -48,7 +48,7 @@ impl<T> Queue<T> {
 }
 
 /// The thread or task that had the request ended without an answer.
-pub(super) fn answer_lost() -> StoreError {
+pub(crate) fn answer_lost() -> StoreError {
     let message = "the store stopped working in the middle of a request; restart the process";
     StoreError::new(ErrorKind::Unavailable, Fate::InDoubt, message)
 }
@@ -59,7 +59,7 @@ pub(super) fn closed() -> StoreError {
 }
 
 /// A queue was full for too long.
-pub(super) fn queue_full(requests: usize) -> StoreError {
+pub(crate) fn queue_full(requests: usize) -> StoreError {
     let message = format!("{requests} requests are waiting for the store; retry later, or send fewer");
     StoreError::new(ErrorKind::Busy, Fate::NotApplied, message)
 }

@@ -34,6 +34,8 @@ mod relay_observed;
 mod relay_promise;
 #[cfg(feature = "sqlite")]
 mod relay_transactions;
+#[cfg(feature = "saga")]
+mod saga;
 mod sink_planted;
 mod source_planted;
 #[cfg(feature = "sqlite")]

@@ -18,6 +18,8 @@ mod protocol;
 #[cfg(all(feature = "stores", feature = "sinks"))]
 mod relay;
 #[cfg(feature = "stores")]
+mod saga;
+#[cfg(feature = "stores")]
 mod tx;
 
 use std::process::ExitCode;
@@ -37,6 +39,8 @@ fn main() -> ExitCode {
         Some("protocol") => protocol::main(),
         #[cfg(all(feature = "stores", feature = "sinks"))]
         Some("relay") => relay::main(),
+        #[cfg(feature = "stores")]
+        Some("saga") => saga::main(),
         #[cfg(feature = "stores")]
         Some("tx") => tx::main(),
         role => {

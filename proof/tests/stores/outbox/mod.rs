@@ -9,7 +9,7 @@ mod dead;
 mod dead_world;
 mod inbox;
 mod inbox_sqlite;
-mod world;
+pub mod world;
 
 #[path = "mysql"]
 mod mariadb {

@@ -14,11 +14,8 @@
 //! | `tables` | the dead letter store: where they are written, inspected, retried and dropped |
 //! | `letter` | a dead letter as it is written and read, and its id |
 //! | `operations`, `sql` | the operations over any driver, and their statements |
-//! | `any_tx`, `link` | transactions and connections of the store's own |
 
-mod any_tx;
 mod letter;
-mod link;
 mod operations;
 mod sql;
 mod tables;

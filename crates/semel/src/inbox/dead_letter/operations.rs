@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use super::any_tx::LetterTx;
 use super::letter::{self, Counted, DeadLetterFilter, StoredDeadLetter};
 use super::sql;
+use crate::database::OwnTx;
 use crate::inbox::consumer::Due;
 use crate::inbox::prune;
 use crate::tx::driver::{DriverError, DriverErrorKind, Value};
@@ -14,7 +14,7 @@ const DUE_BYTES_MAX: u64 = 8 * 1024 * 1024;
 /// Most dropped dead letters deleted at once.
 const DROPPED_MAX: i64 = 1_000;
 
-pub(super) async fn version(tx: &mut LetterTx<'_, '_>) -> Result<i64, DriverError> {
+pub(super) async fn version(tx: &mut OwnTx<'_, '_>) -> Result<i64, DriverError> {
     let rows = tx.run(&sql::VERSION, Vec::new()).await?;
     rows.first()
         .ok_or_else(|| DriverError::of(DriverErrorKind::Unreadable, "semel_inbox_meta is empty"))?
@@ -24,7 +24,7 @@ pub(super) async fn version(tx: &mut LetterTx<'_, '_>) -> Result<i64, DriverErro
 /// Inserts a dead letter. `other_name` is its id if another message already has the first one, so that neither
 /// overwrites the other. The check comes after the insert: before it, two transactions could both find the id free.
 pub(super) async fn dead_letter(
-    tx: &mut LetterTx<'_, '_>,
+    tx: &mut OwnTx<'_, '_>,
     mut values: Vec<Value>,
     other_name: Value,
 ) -> Result<(), DriverError> {
@@ -43,7 +43,7 @@ pub(super) async fn dead_letter(
 }
 
 pub(super) async fn find(
-    tx: &mut LetterTx<'_, '_>,
+    tx: &mut OwnTx<'_, '_>,
     number: i64,
 ) -> Result<Option<StoredDeadLetter>, DriverError> {
     let rows = tx.run(&sql::FIND, vec![number.into()]).await?;
@@ -51,7 +51,7 @@ pub(super) async fn find(
 }
 
 pub(super) async fn list(
-    tx: &mut LetterTx<'_, '_>,
+    tx: &mut OwnTx<'_, '_>,
     filter: DeadLetterFilter,
     most: usize,
 ) -> Result<Vec<StoredDeadLetter>, DriverError> {
@@ -62,16 +62,13 @@ pub(super) async fn list(
     rows.rows.iter().map(letter::dead_letter).collect()
 }
 
-pub(super) async fn count(tx: &mut LetterTx<'_, '_>, most: usize) -> Result<Vec<Counted>, DriverError> {
+pub(super) async fn count(tx: &mut OwnTx<'_, '_>, most: usize) -> Result<Vec<Counted>, DriverError> {
     let rows = tx.run(&sql::COUNT, vec![bound(most).into()]).await?;
     rows.rows.iter().map(letter::counted).collect()
 }
 
 /// Schedules all of these for redelivery, or none: `Err` has the number of one that does not exist.
-pub(super) async fn retry(
-    tx: &mut LetterTx<'_, '_>,
-    numbers: Vec<i64>,
-) -> Result<Result<(), i64>, DriverError> {
+pub(super) async fn retry(tx: &mut OwnTx<'_, '_>, numbers: Vec<i64>) -> Result<Result<(), i64>, DriverError> {
     for number in &numbers {
         if tx.run(&sql::EXISTS, vec![(*number).into()]).await?.rows.is_empty() {
             return Ok(Err(*number));
@@ -83,17 +80,14 @@ pub(super) async fn retry(
     Ok(Ok(()))
 }
 
-pub(super) async fn retry_all(
-    tx: &mut LetterTx<'_, '_>,
-    filter: DeadLetterFilter,
-) -> Result<u64, DriverError> {
+pub(super) async fn retry_all(tx: &mut OwnTx<'_, '_>, filter: DeadLetterFilter) -> Result<u64, DriverError> {
     let DeadLetterFilter { consumer, source, .. } = filter;
     Ok(tx.run(&sql::RETRY_ALL, vec![consumer.into(), source.into()]).await?.changed)
 }
 
 /// Drops all of these, or none: `Err` has the number of one that does not exist.
 pub(super) async fn give_up(
-    tx: &mut LetterTx<'_, '_>,
+    tx: &mut OwnTx<'_, '_>,
     numbers: Vec<i64>,
     why: String,
 ) -> Result<Result<Vec<StoredDeadLetter>, i64>, DriverError> {
@@ -123,7 +117,7 @@ pub(super) async fn give_up(
 
 /// Leases dead letters that are due for redelivery.
 pub(super) async fn due(
-    tx: &mut LetterTx<'_, '_>,
+    tx: &mut OwnTx<'_, '_>,
     consumer: String,
     most: usize,
     lease: Duration,
@@ -145,12 +139,12 @@ pub(super) async fn due(
     Ok(dead_letters)
 }
 
-pub(super) async fn handled(tx: &mut LetterTx<'_, '_>, number: i64) -> Result<(), DriverError> {
+pub(super) async fn handled(tx: &mut OwnTx<'_, '_>, number: i64) -> Result<(), DriverError> {
     tx.run(&sql::HANDLED, vec![number.into()]).await.map(drop)
 }
 
 pub(super) async fn failed(
-    tx: &mut LetterTx<'_, '_>,
+    tx: &mut OwnTx<'_, '_>,
     number: i64,
     error: String,
     attempts: u32,
@@ -161,7 +155,7 @@ pub(super) async fn failed(
 
 /// Deletes one bounded batch of marks older than the window, and of dead letters dropped before it.
 pub(super) async fn prune(
-    tx: &mut LetterTx<'_, '_>,
+    tx: &mut OwnTx<'_, '_>,
     consumer: String,
     window: Duration,
 ) -> Result<u64, DriverError> {
@@ -171,7 +165,7 @@ pub(super) async fn prune(
 
 /// Deletes one bounded batch of dead letters dropped longer ago than the window.
 pub(super) async fn forget_dropped(
-    tx: &mut LetterTx<'_, '_>,
+    tx: &mut OwnTx<'_, '_>,
     consumer: String,
     window: Duration,
 ) -> Result<u64, DriverError> {

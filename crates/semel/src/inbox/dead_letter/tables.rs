@@ -4,10 +4,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::any_tx::LetterOperation;
 use super::letter::{Counted, DeadLetterFilter, StoredDeadLetter, distinct_name, values};
-use super::link::Connection;
 use super::operations;
+use crate::database::{Database, TxOperation};
 use crate::inbox::TABLES;
 use crate::inbox::consumer::{DeadLetter, DeadLetters, DedupPruner, Due, HandlerError};
 use crate::store::{ErrorKind, Fate, StoreError};
@@ -19,7 +18,7 @@ pub const LISTED_LETTERS_MAX: usize = 1_000;
 /// Timeout of one transaction.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Dead letters in the inbox's tables of a SQL database. Cheap to clone; clones share one connection.
+/// Dead letters in the inbox's tables of a SQL database. Cheap to clone; clones share one session.
 ///
 /// It stores a consumer's dead letters beside the marks of its inbox, and prunes old marks:
 ///
@@ -37,14 +36,12 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 /// ```
 #[derive(Clone)]
 pub struct DeadLetterStore {
-    connection: Arc<Connection>,
+    database: Arc<Database>,
 }
 
 impl fmt::Debug for DeadLetterStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DeadLetterStore")
-            .field("location", &self.connection.location())
-            .finish_non_exhaustive()
+        f.debug_struct("DeadLetterStore").field("location", &self.database.location()).finish_non_exhaustive()
     }
 }
 
@@ -55,9 +52,9 @@ impl DeadLetterStore {
     /// If the database cannot be reached, or its tables are missing or of another version. `semel migrate --inbox`, or
     /// [`migrate`](crate::inbox::migrate), creates or upgrades them.
     pub async fn open(url: &str) -> Result<Self, StoreError> {
-        let tables = Self { connection: Arc::new(Connection::new(TABLES.dialect(url)?, url)?) };
+        let tables = Self { database: Arc::new(Database::new(TABLES, url, 1)?) };
         let version = tables.run(|tx| Box::pin(operations::version(tx))).await?;
-        let checked = TABLES.check(TABLES.dialect(url)?, version, &tables.connection.location());
+        let checked = TABLES.check(TABLES.dialect(url)?, version, &tables.database.location());
         checked.map_err(crate::migration::wrong)?;
         Ok(tables)
     }
@@ -135,10 +132,10 @@ impl DeadLetterStore {
     }
 
     /// Runs an operation in its own transaction.
-    async fn run<T: Send + 'static>(&self, operation: impl LetterOperation<T>) -> Result<T, StoreError> {
+    async fn run<T: Send + 'static>(&self, operation: impl TxOperation<T>) -> Result<T, StoreError> {
         // Boxed: the drivers' futures are large, and would be part of the consumer's.
-        bounded(TIMEOUT, Box::pin(self.connection.run(operation)), || {
-            let location = self.connection.location();
+        bounded(TIMEOUT, Box::pin(self.database.run(operation)), || {
+            let location = self.database.location();
             let message = format!("{location} did not answer within {TIMEOUT:?}; check its load");
             StoreError::new(ErrorKind::Unavailable, Fate::InDoubt, message)
         })

@@ -38,7 +38,7 @@ pub(crate) async fn in_thread<T: Send + 'static>(
     answer.await.unwrap_or_else(|_| Err(answer_lost()))
 }
 
-pub(super) fn spawn(
+pub(crate) fn spawn(
     name: &str,
     work: impl FnOnce() + Send + 'static,
 ) -> Result<thread::JoinHandle<()>, StoreError> {
@@ -202,13 +202,13 @@ fn set_up(connection: &Connection, file: &File) -> Result<(), SqliteError> {
 /// Which file is at the path. If the file of a running store is moved or replaced, the next process starts with another
 /// file, and both would grant the same claims.
 #[cfg(unix)]
-pub(super) fn identity(file: &File) -> Option<(u64, u64)> {
+pub(crate) fn file_id(path: &Path) -> Option<(u64, u64)> {
     use std::os::unix::fs::MetadataExt;
-    std::fs::metadata(&file.path).ok().map(|found| (found.dev(), found.ino()))
+    std::fs::metadata(path).ok().map(|found| (found.dev(), found.ino()))
 }
 
 /// On other systems an open file cannot be replaced.
 #[cfg(not(unix))]
-pub(super) fn identity(_file: &File) -> Option<(u64, u64)> {
+pub(crate) fn file_id(_path: &Path) -> Option<(u64, u64)> {
     None
 }

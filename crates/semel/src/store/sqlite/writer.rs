@@ -70,7 +70,7 @@ impl Writer {
         commits: Hook<Arc<AtomicU64>>,
     ) -> Self {
         Self {
-            identity: open::identity(&file),
+            identity: open::file_id(&file.path),
             file,
             clock,
             queue,
@@ -272,7 +272,7 @@ impl Writer {
 
     /// Takes the connection; opens a new one if an error made the last one unusable.
     fn connect(&mut self) -> Result<Connection, StoreError> {
-        if open::identity(&self.file) != self.identity {
+        if open::file_id(&self.file.path) != self.identity {
             return Err(moved(&self.file.path));
         }
         match self.connection.take() {

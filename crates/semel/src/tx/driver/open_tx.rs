@@ -25,6 +25,12 @@ impl<'t, X: Tx> OpenTx<'t, X> {
         Err(DriverError::new(DriverErrorKind::NoTransaction, message))
     }
 
+    /// The transaction itself.
+    #[cfg(feature = "saga")]
+    pub(crate) fn inner(&mut self) -> &mut X {
+        self.tx
+    }
+
     pub(crate) fn dialect(&self) -> Dialect {
         self.tx.dialect()
     }

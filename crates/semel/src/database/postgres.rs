@@ -1,30 +1,32 @@
 //! Over `tokio_postgres`.
 
-use tokio::sync::Mutex;
-
-use super::explain;
-use crate::inbox::dead_letter::any_tx::{AnyTx, LetterOperation, in_tx};
+use super::any_tx::{AnyTx, TxOperation, in_tx};
+use super::pool::Pool;
 use crate::store::StoreError;
 use crate::store::postgres::PostgresOptions;
 use crate::store::postgres::connect::{Connections, Session};
 use crate::store::postgres::error::PostgresError;
+use crate::tx::driver::DriverError;
 
-pub(in crate::inbox::dead_letter) struct Postgres {
+pub(super) struct Postgres {
     connections: Connections,
-    /// The idle session. It is not put back after an error, because its state is unknown then.
-    idle: Mutex<Option<Session>>,
+    sessions: Pool<Session>,
 }
 
 impl Postgres {
-    pub(super) fn new(url: &str) -> Result<Self, StoreError> {
+    pub(super) fn new(url: &str, sessions: usize) -> Result<Self, StoreError> {
         let connections =
             Connections::new(PostgresOptions::from_url(url)?).map_err(|error| error.not_applied())?;
-        Ok(Self { connections, idle: Mutex::default() })
+        Ok(Self { connections, sessions: Pool::new(sessions) })
     }
 
-    pub(super) async fn run<T>(&self, operation: impl LetterOperation<T>) -> Result<T, StoreError> {
-        let mut idle = self.idle.lock().await;
-        let mut session = match idle.take().filter(Session::is_open) {
+    pub(super) async fn run<T>(
+        &self,
+        operation: impl TxOperation<T>,
+        explain: impl FnOnce(DriverError) -> StoreError,
+    ) -> Result<T, StoreError> {
+        let place = self.sessions.place().await;
+        let mut session = match place.take().filter(Session::is_open) {
             Some(session) => session,
             None => self.connections.session().await.map_err(|error| error.not_applied())?.0,
         };
@@ -36,7 +38,7 @@ impl Postgres {
         }
         let value = in_tx(&mut AnyTx::Postgres(&tx), operation).await.map_err(explain)?;
         tx.commit().await.map_err(|error| PostgresError::from(error).explain())?;
-        *idle = Some(session);
+        place.put_back(session);
         Ok(value)
     }
 }

@@ -1,11 +1,11 @@
-//! A transaction on whichever database has the dead letters.
+//! A transaction on whichever database it is.
 
 use futures_util::future::BoxFuture;
 
 use crate::tx::driver::{Dialect, DriverError, Lend, OpenTx, Rows, Statement, Tx};
 
 /// One type for all drivers: an operation is a closure, and a closure cannot be generic.
-pub(super) enum AnyTx<'c> {
+pub(crate) enum AnyTx<'c> {
     #[cfg(feature = "postgres")]
     Postgres(&'c tokio_postgres::Transaction<'c>),
     #[cfg(feature = "mysql")]
@@ -15,25 +15,37 @@ pub(super) enum AnyTx<'c> {
     Sqlite(&'c mut rusqlite::Connection),
 }
 
-pub(super) type LetterTx<'t, 'c> = OpenTx<'t, AnyTx<'c>>;
+pub(crate) type OwnTx<'t, 'c> = OpenTx<'t, AnyTx<'c>>;
 
 /// What is done in one transaction.
-pub(super) trait LetterOperation<T>:
-    for<'a> FnOnce(&'a mut LetterTx<'_, '_>) -> BoxFuture<'a, Result<T, DriverError>> + Send + 'static
+pub(crate) trait TxOperation<T>:
+    for<'a> FnOnce(&'a mut OwnTx<'_, '_>) -> BoxFuture<'a, Result<T, DriverError>> + Send + 'static
 {
 }
 
-impl<T, F> LetterOperation<T> for F where
-    F: for<'a> FnOnce(&'a mut LetterTx<'_, '_>) -> BoxFuture<'a, Result<T, DriverError>> + Send + 'static
+impl<T, F> TxOperation<T> for F where
+    F: for<'a> FnOnce(&'a mut OwnTx<'_, '_>) -> BoxFuture<'a, Result<T, DriverError>> + Send + 'static
 {
 }
 
 /// Runs an operation in a transaction that was begun for it.
-pub(super) async fn in_tx<T>(
-    tx: &mut AnyTx<'_>,
-    operation: impl LetterOperation<T>,
-) -> Result<T, DriverError> {
+pub(super) async fn in_tx<T>(tx: &mut AnyTx<'_>, operation: impl TxOperation<T>) -> Result<T, DriverError> {
     operation(&mut OpenTx::new(tx)?).await
+}
+
+#[cfg(feature = "saga")]
+impl AnyTx<'_> {
+    /// The same transaction, for a while.
+    pub(crate) fn reborrow(&mut self) -> AnyTx<'_> {
+        match self {
+            #[cfg(feature = "postgres")]
+            Self::Postgres(tx) => AnyTx::Postgres(tx),
+            #[cfg(feature = "mysql")]
+            Self::Mysql(connection) => AnyTx::Mysql(connection),
+            #[cfg(feature = "sqlite")]
+            Self::Sqlite(connection) => AnyTx::Sqlite(connection),
+        }
+    }
 }
 
 impl Lend for AnyTx<'_> {
@@ -63,5 +75,11 @@ impl Tx for AnyTx<'_> {
             #[cfg(feature = "sqlite")]
             Self::Sqlite(connection) => crate::tx::driver::run_rusqlite(connection, &statement),
         }
+    }
+}
+
+impl std::fmt::Debug for AnyTx<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "AnyTx({:?})", self.dialect())
     }
 }

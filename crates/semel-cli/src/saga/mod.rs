@@ -1,0 +1,112 @@
+//! `semel saga`: sagas, and what a person decides about them.
+//!
+//! | module | what it decides |
+//! |---|---|
+//! | `args`, `values` | the command line |
+//! | `ls` | a page of sagas as a table |
+//! | `show` | one saga with its journal as a timeline |
+//! | `open` | which steps have no result, read from the journal |
+//! | `advice` | what can be done about a saga now, with the commands |
+//! | `decide` | a decision about one saga |
+//! | `bulk` | a decision about many, or only its plan |
+//! | `view` | sagas, entries and signals as JSON and as lines |
+
+mod advice;
+mod args;
+mod bulk;
+mod decide;
+mod ls;
+mod open;
+mod show;
+mod values;
+mod view;
+
+use semel::StoreTime;
+use semel::saga::sql::SqlJournal;
+use semel::saga::{AdminError, DecidedBy, Journal, Loaded, SagaAdmin, SagaNumber};
+
+pub(crate) use self::args::Saga;
+use self::args::{BulkDecider, SagaCommand, Which};
+use self::decide::Decision;
+use crate::failure::Failed;
+
+/// The sagas of one database.
+struct Sagas {
+    journal: SqlJournal,
+    admin: SagaAdmin,
+}
+
+impl Sagas {
+    async fn open(url: &str) -> Result<Self, Failed> {
+        let journal = SqlJournal::open(url).await?;
+        Ok(Self { admin: SagaAdmin::new(journal.clone()), journal })
+    }
+
+    /// The journal's clock: ages and deadlines are by it.
+    async fn now(&self) -> Result<StoreTime, Failed> {
+        Ok(self.journal.now().await?)
+    }
+
+    async fn load(&self, number: u64) -> Result<Option<Loaded>, Failed> {
+        Ok(self.admin.load(SagaNumber(number)).await?)
+    }
+}
+
+pub(crate) async fn run(args: &Saga, json: bool) -> Result<(), Failed> {
+    let sagas = Sagas::open(args.command.url()).await?;
+    match &args.command {
+        SagaCommand::Ls(args) => ls::run(&sagas, args, json).await,
+        SagaCommand::Show(args) => show::run(&sagas, args, json).await,
+        SagaCommand::Retry(args) => decided(&sagas, Decision::Retry, &args.which, &args.decider, json).await,
+        SagaCommand::Compensate(args) => {
+            decided(&sagas, Decision::Compensate, &args.which, &args.decider, json).await
+        }
+        SagaCommand::Abandon(args) => {
+            let decision = Decision::Abandon(args.retention);
+            decided(&sagas, decision, &args.which, &args.decider, json).await
+        }
+        SagaCommand::Resolve(args) => decide::resolve(&sagas, args, json).await,
+        SagaCommand::Cancel(args) => decide::cancel(&sagas, args, json).await,
+        SagaCommand::Signal(args) => decide::signal(&sagas, args, json).await,
+    }
+}
+
+/// A decision about one saga, or about all that the filters choose.
+async fn decided(
+    sagas: &Sagas,
+    decision: Decision,
+    which: &Which,
+    by: &BulkDecider,
+    json: bool,
+) -> Result<(), Failed> {
+    if which.plan {
+        return bulk::plan(sagas, decision, which, json).await;
+    }
+    let (Some(who), Some(why)) = (&by.by, &by.why) else {
+        return Err(Failed::usage("give --by and --why: who decides, and why"));
+    };
+    let by = DecidedBy::new(who, why);
+    match which.number {
+        Some(number) => decide::one(sagas, decision, which, number, &by, json).await,
+        None if which.yes => bulk::apply(sagas, decision, which, &by, json).await,
+        None => Err(Failed::usage(
+            "with filters this is about many sagas; nothing was changed: look first with --plan, then add --yes",
+        )),
+    }
+}
+
+fn no_saga(number: u64) -> Failed {
+    Failed::not_done(format!("there is no saga {number}; it may have expired: `semel saga ls` lists them"))
+}
+
+impl From<AdminError> for Failed {
+    fn from(error: AdminError) -> Self {
+        match error {
+            AdminError::Journal(error) => error.into(),
+            AdminError::NotJson(_) | AdminError::SignalName | AdminError::TooLarge { .. } => {
+                Self::Usage(error.to_string())
+            }
+            other => Self::NotDone(other.to_string()),
+        }
+    }
+}

@@ -1,0 +1,10 @@
+//! `semel saga` and `semel migrate --saga`: the real binary on real journals.
+#![allow(clippy::unwrap_used)]
+
+mod bulk;
+mod deciding;
+mod errors;
+mod listing;
+#[path = "../it/semel.rs"]
+mod semel_binary;
+mod shop;

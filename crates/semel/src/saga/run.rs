@@ -1,0 +1,350 @@
+//! One saga at work: from the journal as it was read to its end, or until it has to wait.
+//!
+//! ```text
+//!   load ─▶ forward: run the code; finished steps answer from the journal ─▶ end, wait, park
+//!                │ refused, deadline, cancelled
+//!                ▼
+//!           begin to undo ─▶ load ─▶ undo: settle what is open, then undo in reverse ─▶ end, wait, park
+//! ```
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::time::Instant;
+
+use super::call::{Target, text};
+use super::definition::AnyDefinition;
+use super::engine::{Engine, Unwritten};
+use super::entry::{EntryKind, NewEntry, Op, Safe, StepId};
+use super::history::{History, START_MAX};
+use super::journal::{Loaded, SagaChange, SagaNumber, SagaRecord, Signal};
+use super::state::{ParkReason, RowAnswer, RowEvent, UndoCause, WorkerId};
+use crate::crash::{AFTER_SAGA_WRITE, BEFORE_SAGA_WRITE, point};
+use crate::intent::policy::StoreTime;
+use crate::outbox::Event;
+
+/// What became of a saga when its task ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Left {
+    /// It ended.
+    Ended,
+    /// It goes on at this moment of the journal's clock, or when something comes.
+    Waits(Option<StoreTime>),
+    /// Somebody has to find out, or a lookup tries again then.
+    Parked(ParkReason, Option<StoreTime>),
+    /// Another worker has it, or will.
+    Lost,
+}
+
+/// Why a part of the work stops early.
+pub(super) enum Stop {
+    /// Left as it says; recorded.
+    Left(Left),
+    /// Undoing has begun.
+    Undo,
+}
+
+pub(super) type Going<T> = Result<T, Stop>;
+
+/// One saga at work.
+pub(super) struct Work<App: ?Sized> {
+    pub(super) engine: Arc<Engine<App>>,
+    pub(super) definition: Arc<dyn AnyDefinition<App>>,
+    pub(super) worker: WorkerId,
+    pub(super) number: SagaNumber,
+    pub(super) epoch: u64,
+    pub(super) record: SagaRecord,
+    pub(super) history: History,
+    pub(super) signals: Vec<Signal>,
+    /// Signals counted in the row as this worker knows it.
+    pub(super) signals_known: u32,
+    pub(super) cancelled: bool,
+    /// Entries of the history that are not written yet: the last ones.
+    pub(super) pending: Vec<NewEntry>,
+    /// Events that are published when it ends.
+    pub(super) events: Vec<Event>,
+    /// Why the saga is parked, for the log.
+    pub(super) why: String,
+    /// The journal's clock at a moment of this process.
+    clock: (StoreTime, Instant),
+}
+
+impl<App: Send + Sync + ?Sized + 'static> Work<App> {
+    /// Runs a saga that this worker has taken in `epoch`, until it is left; with the time until it is due again.
+    pub(super) async fn run(
+        engine: Arc<Engine<App>>,
+        worker: WorkerId,
+        number: SagaNumber,
+        epoch: u64,
+    ) -> (Left, Option<Duration>) {
+        let mut epoch = epoch;
+        loop {
+            let loaded = match engine.load(number).await {
+                Some(loaded) if loaded.record.row.epoch == epoch => loaded,
+                _ => return (Left::Lost, None),
+            };
+            let Some(definition) = engine.definition(&loaded.record.name) else { return (Left::Lost, None) };
+            let mut work = Self::new(Arc::clone(&engine), definition, worker, loaded);
+            let left = if work.is_undoing() { work.undo().await } else { work.forward().await };
+            match left {
+                // The journal is read again: what was written until now counts, and the saga's code does not run any
+                // more.
+                Err(Stop::Undo) => epoch = work.epoch,
+                Ok(left) | Err(Stop::Left(left)) => {
+                    let due = match left {
+                        Left::Waits(due) | Left::Parked(_, due) => due,
+                        Left::Ended | Left::Lost => None,
+                    };
+                    return (left, due.map(|due| Duration::from_millis(due.since_ms(work.now()))));
+                }
+            }
+        }
+    }
+
+    fn new(
+        engine: Arc<Engine<App>>,
+        definition: Arc<dyn AnyDefinition<App>>,
+        worker: WorkerId,
+        loaded: Loaded,
+    ) -> Self {
+        let Loaded { record, entries, signals, now } = loaded;
+        let history = History::new(entries);
+        let clock = (now.max(history.latest()), Instant::now());
+        Self {
+            engine,
+            definition,
+            worker,
+            number: record.number,
+            epoch: record.row.epoch,
+            signals_known: record.row.signals,
+            cancelled: record.row.cancelled,
+            record,
+            history,
+            signals,
+            pending: Vec::new(),
+            events: Vec::new(),
+            why: String::new(),
+            clock,
+        }
+    }
+
+    /// The journal's clock, never behind what the journal has.
+    pub(super) fn now(&self) -> StoreTime {
+        let (then, at) = self.clock;
+        then.plus_ms(u64::try_from(at.elapsed().as_millis()).unwrap_or(u64::MAX))
+    }
+
+    pub(super) fn is_undoing(&self) -> bool {
+        self.record.row.undo.is_some()
+    }
+
+    /// Adds an entry that the next write takes along.
+    pub(super) fn note(&mut self, entry: NewEntry) {
+        let stamped = entry.clone().stamp(self.history.next_seq(), self.epoch, self.now());
+        self.history.push(stamped);
+        self.pending.push(entry);
+    }
+
+    /// Writes what is pending. After it the journal has everything the history has.
+    pub(super) async fn write(&mut self) -> Going<()> {
+        if self.pending.is_empty() {
+            return Ok(());
+        }
+        let event = RowEvent::Append { epoch: self.epoch, undoing: self.is_undoing() };
+        self.change(event, None).await.map(|_| ())
+    }
+
+    /// Writes what is pending. `false`: it took so long that a call must not be made any more, because what is known of
+    /// its end counts from its beginning.
+    pub(super) async fn write_in_time(&mut self) -> Going<bool> {
+        let sent = Instant::now();
+        self.write().await?;
+        Ok(sent.elapsed() < START_MAX)
+    }
+
+    /// A call that was begun is not made.
+    pub(super) fn note_not_sent(&mut self, target: &Target) {
+        let why = text("the journal answered late, so nothing was sent");
+        self.note(entry(EntryKind::Failed, &target.step, target.op, target.attempt, Some(why)));
+    }
+
+    /// Applies an event together with what is pending.
+    async fn change(&mut self, event: RowEvent, outcome: Option<Bytes>) -> Going<RowAnswer> {
+        let entries = std::mem::take(&mut self.pending);
+        let from_seq = self.history.next_seq() - entries.len() as u32;
+        let events = std::mem::take(&mut self.events);
+        let change = SagaChange { event, from_seq, entries: entries.clone(), outcome, events };
+        point(BEFORE_SAGA_WRITE);
+        let parks = matches!(change.event, RowEvent::Suspend { park: Some(_), .. });
+        let changed = match self.engine.change(self.number, change).await {
+            Ok(changed) => changed,
+            Err(Unwritten::Refused(why)) if !parks => {
+                // None of it is in the journal, and never will be.
+                self.history.truncate(from_seq);
+                return Err(Box::pin(self.park(ParkReason::JournalRefused, None, &why)).await);
+            }
+            Err(_) => return Err(Stop::Left(Left::Lost)),
+        };
+        point(AFTER_SAGA_WRITE);
+        let (answer, Some(row)) = (changed.answer, changed.row) else {
+            return Err(Stop::Left(Left::Lost));
+        };
+        if matches!(answer, RowAnswer::Lost | RowAnswer::Refused) {
+            return Err(Stop::Left(Left::Lost));
+        }
+        self.written(from_seq, entries, changed.now);
+        self.cancelled = row.cancelled;
+        self.record.row = row;
+        Ok(answer)
+    }
+
+    /// These entries are in the journal, with its time, which is the one that counts.
+    pub(super) fn written(&mut self, from_seq: u32, entries: Vec<NewEntry>, now: StoreTime) {
+        self.history.restamp(from_seq, entries, self.epoch, now);
+        self.clock = (now.max(self.history.latest()), Instant::now());
+    }
+
+    /// Reads the journal anew after an answer was lost. Entries that it does not have are pending again.
+    pub(super) async fn reload(&mut self, from_seq: u32, entries: Vec<NewEntry>) -> Going<()> {
+        let loaded = self.load().await?;
+        self.history = History::new(loaded.entries);
+        if self.history.next_seq() == from_seq {
+            entries.into_iter().for_each(|entry| self.note(entry));
+        }
+        Ok(())
+    }
+
+    async fn load(&self) -> Going<Loaded> {
+        let loaded = self.engine.load(self.number).await;
+        let loaded = loaded.filter(|loaded| loaded.record.row.epoch == self.epoch);
+        loaded.ok_or(Stop::Left(Left::Lost))
+    }
+
+    /// Lets go of the saga until `due_at`, or until something comes.
+    pub(super) async fn suspend(
+        &mut self,
+        park: Option<ParkReason>,
+        due_at: Option<StoreTime>,
+    ) -> Going<Left> {
+        let signals = self.signals_known;
+        // The deadline wakes what waits, until the pivot has begun. What is parked waits for somebody who finds out.
+        let deadline = self.record.row.deadline.filter(|_| park.is_none() && self.may_still_be_undone());
+        let due_at = earlier(due_at, deadline);
+        let event = RowEvent::Suspend { epoch: self.epoch, park, due_at, signals };
+        match self.change(event, None).await? {
+            // A signal came in between: the saga is still ours, and goes on with it.
+            RowAnswer::Signalled => {
+                self.read_signals().await?;
+                Ok(Left::Waits(None))
+            }
+            _ => Err(Stop::Left(match park {
+                Some(reason) => {
+                    self.log_parked(reason, due_at);
+                    Left::Parked(reason, due_at)
+                }
+                None => Left::Waits(self.record.row.due_at),
+            })),
+        }
+    }
+
+    async fn read_signals(&mut self) -> Going<()> {
+        let loaded = self.load().await?;
+        self.signals = loaded.signals;
+        self.signals_known = loaded.record.row.signals;
+        self.cancelled = loaded.record.row.cancelled;
+        Ok(())
+    }
+
+    /// Parks the saga: it cannot go on by itself.
+    pub(super) async fn park(&mut self, reason: ParkReason, due_at: Option<StoreTime>, why: &str) -> Stop {
+        why.clone_into(&mut self.why);
+        loop {
+            match self.suspend(Some(reason), due_at).await {
+                // Signals do not change it.
+                Ok(_) => {}
+                Err(stop) => return stop,
+            }
+        }
+    }
+
+    fn log_parked(&self, reason: ParkReason, due_at: Option<StoreTime>) {
+        tracing::warn!(
+            saga = self.record.name,
+            number = self.number.0,
+            intent = ?self.record.intent.id(),
+            reason = reason.as_str(),
+            looked_up_again = due_at.is_some(),
+            why = self.why,
+            "the saga is parked"
+        );
+    }
+
+    /// Begins to undo: from now on the saga's code does not run any more.
+    pub(super) async fn begin_undo(&mut self, cause: UndoCause, why: &str) -> Stop {
+        let event = RowEvent::BeginUndo { worker: self.worker, epoch: self.epoch, cause };
+        let outcome = Some(Bytes::copy_from_slice(why.as_bytes()));
+        match self.change(event, outcome).await {
+            Ok(_) => {
+                self.epoch = self.record.row.epoch;
+                Stop::Undo
+            }
+            Err(stop) => stop,
+        }
+    }
+
+    /// Ends the saga.
+    pub(super) async fn end(&mut self, outcome: Option<Bytes>, events: Vec<Event>) -> Going<Left> {
+        self.events = events;
+        let retention_ms = match self.definition.retention() {
+            crate::intent::policy::Retention::Ms(ms) => Some(ms),
+            crate::intent::policy::Retention::Forever => None,
+        };
+        self.change(RowEvent::End { epoch: self.epoch, retention_ms }, outcome).await?;
+        Ok(Left::Ended)
+    }
+
+    /// A deadline or a cancellation still counts: from the pivot's begin on it is decided by what becomes of the pivot,
+    /// and an undo goes on to its end.
+    fn may_still_be_undone(&self) -> bool {
+        !self.is_undoing() && self.history.pivot().is_none()
+    }
+
+    /// Whether the saga has to be undone although nothing was refused.
+    pub(super) fn cause_to_undo(&self) -> Option<(UndoCause, &'static str)> {
+        if !self.may_still_be_undone() {
+            return None;
+        }
+        if self.cancelled {
+            return Some((UndoCause::Cancelled, "cancelled"));
+        }
+        let passed = self.record.row.deadline.is_some_and(|deadline| deadline <= self.now());
+        passed.then_some((UndoCause::Deadline, "its deadline passed"))
+    }
+
+    /// The signals of this name that the code has not seen.
+    pub(super) fn unseen_signal(&self, name: &str) -> Option<&Signal> {
+        let seen: BTreeSet<&[u8]> = self
+            .history
+            .entries()
+            .iter()
+            .filter(|entry| entry.kind == EntryKind::Signal)
+            .filter_map(|entry| entry.input.as_deref())
+            .collect();
+        self.signals.iter().find(|signal| signal.name == name && !seen.contains(signal.id.as_bytes()))
+    }
+}
+
+/// An entry that is not about an attempt.
+pub(super) fn entry(kind: EntryKind, step: &StepId, op: Op, attempt: u32, body: Option<Bytes>) -> NewEntry {
+    NewEntry { kind, step: step.clone(), op, attempt, safe: Safe::Always, input: None, body }
+}
+
+/// The earlier of two moments, where there are two.
+pub(super) fn earlier(one: Option<StoreTime>, other: Option<StoreTime>) -> Option<StoreTime> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one.min(other)),
+        (one, other) => one.or(other),
+    }
+}

@@ -1,0 +1,172 @@
+//! The journal in a SQL database: PostgreSQL, MySQL and MariaDB, or SQLite.
+//!
+//! | file | what it decides |
+//! |---|---|
+//! | `tables` | creating the tables, and their versions |
+//! | `operations`, `statements` | what is done in one transaction, over any driver, and its SQL |
+//! | `row` | between the tables and the types |
+//! | `sqlite_guard` | what an atomic step may not do on SQLite |
+
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+
+use super::entry::NewEntry;
+use super::journal::{
+    Answering, AtomicEnd, AtomicWork, DefinitionId, Journal, Loaded, NewSaga, SagaChange, SagaChanged,
+    SagaFilter, SagaNumber, SagaRecord, SagaStarted, Signal, Signalled, check_size,
+};
+use super::state::{SagaRow, WorkerId};
+use crate::database::{Database, TxOperation};
+use crate::intent::identity::IntentId;
+use crate::intent::policy::StoreTime;
+use crate::store::StoreError;
+
+mod operations;
+mod row;
+#[cfg(feature = "sqlite")]
+mod sqlite_guard;
+mod statements;
+mod tables;
+
+pub(crate) use tables::TABLES;
+pub use tables::{VERSION, contract, dialect, migrate, plan_migration, schema};
+
+/// Transactions at the same time. On SQLite they share commits instead.
+const SESSIONS: usize = 8;
+
+/// A journal in a SQL database. Cheap to clone; clones share its sessions.
+#[derive(Clone)]
+pub struct SqlJournal {
+    database: Arc<Database>,
+    /// The lease has a session of its own: it is renewed however busy the others are.
+    lease: Arc<Database>,
+}
+
+impl fmt::Debug for SqlJournal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SqlJournal").field("location", &self.database.location()).finish_non_exhaustive()
+    }
+}
+
+impl SqlJournal {
+    /// Opens the journal in a database: `postgres://…`, `mysql://…` or `sqlite:PATH`.
+    ///
+    /// # Errors
+    /// If the database cannot be reached, or its tables are missing or of another version. `semel migrate --saga`, or
+    /// [`migrate`], creates or upgrades them.
+    pub async fn open(url: &str) -> Result<Self, StoreError> {
+        let database = Arc::new(Database::new(TABLES, url, SESSIONS)?);
+        let journal = Self { database, lease: Arc::new(Database::new(TABLES, url, 1)?) };
+        let version = journal.run(|tx| Box::pin(operations::version(tx))).await?;
+        let checked = TABLES.check(TABLES.dialect(url)?, version, &journal.database.location());
+        checked.map_err(crate::migration::wrong)?;
+        Ok(journal)
+    }
+
+    fn run<T: Send + 'static>(&self, operation: impl TxOperation<T>) -> Answering<'_, T> {
+        Box::pin(self.database.run(operation))
+    }
+}
+
+impl Journal for SqlJournal {
+    fn now(&self) -> Answering<'_, StoreTime> {
+        self.run(|tx| Box::pin(operations::now(tx)))
+    }
+
+    fn join(&self, lease_ms: u64) -> Answering<'_, WorkerId> {
+        Box::pin(self.lease.run(move |tx| Box::pin(operations::join(tx, lease_ms))))
+    }
+
+    fn renew(&self, worker: WorkerId, lease_ms: u64) -> Answering<'_, bool> {
+        Box::pin(self.lease.run(move |tx| Box::pin(operations::renew(tx, worker, lease_ms))))
+    }
+
+    fn leave(&self, worker: WorkerId) -> Answering<'_, ()> {
+        Box::pin(self.lease.run(move |tx| Box::pin(operations::leave(tx, worker))))
+    }
+
+    fn start(&self, saga: NewSaga) -> Answering<'_, SagaStarted> {
+        if let Err(error) = check_size(&saga.input) {
+            return Box::pin(std::future::ready(Err(error)));
+        }
+        self.run(move |tx| Box::pin(operations::start(tx, saga)))
+    }
+
+    fn change(&self, number: SagaNumber, change: SagaChange) -> Answering<'_, SagaChanged> {
+        if let Err(error) = change.check_sizes() {
+            return Box::pin(std::future::ready(Err(error)));
+        }
+        self.run(move |tx| Box::pin(operations::change(tx, number, change)))
+    }
+
+    fn atomic<'a>(
+        &'a self,
+        number: SagaNumber,
+        change: SagaChange,
+        done: NewEntry,
+        work: Arc<dyn AtomicWork>,
+    ) -> Answering<'a, AtomicEnd> {
+        Box::pin(async move {
+            let failed = Arc::new(OnceLock::new());
+            let of_step = Arc::clone(&failed);
+            let ran = self
+                .database
+                .run(move |tx| Box::pin(operations::atomic(tx, number, change, done, work, of_step)))
+                .await;
+            match (failed.get(), ran) {
+                // The step's own error: it was rolled back.
+                (Some(error), Err(_)) => Ok(AtomicEnd::Failed(error.clone())),
+                (_, ran) => ran,
+            }
+        })
+    }
+
+    fn load(&self, number: SagaNumber) -> Answering<'_, Option<Loaded>> {
+        self.run(move |tx| Box::pin(operations::load(tx, number)))
+    }
+
+    fn look(&self, number: SagaNumber) -> Answering<'_, Option<SagaRecord>> {
+        self.run(move |tx| Box::pin(operations::look(tx, number)))
+    }
+
+    fn find(&self, id: IntentId) -> Answering<'_, Option<SagaRecord>> {
+        self.run(move |tx| Box::pin(operations::find(tx, id)))
+    }
+
+    fn take<'a>(
+        &'a self,
+        worker: WorkerId,
+        definitions: &'a [DefinitionId],
+        limit: usize,
+    ) -> Answering<'a, Vec<(SagaNumber, SagaRow)>> {
+        let definitions = definitions.to_vec();
+        Box::pin(async move {
+            // In a commit of its own: a worker that is ended cannot be renewed any more.
+            self.database.run(|tx| Box::pin(operations::end_lapsed(tx))).await?;
+            self.database.run(move |tx| Box::pin(operations::take(tx, worker, definitions, limit))).await
+        })
+    }
+
+    fn owned(&self, worker: WorkerId) -> Answering<'_, Vec<(SagaNumber, SagaRow)>> {
+        self.run(move |tx| Box::pin(operations::owned(tx, worker)))
+    }
+
+    fn signal(&self, number: SagaNumber, signal: Signal) -> Answering<'_, Signalled> {
+        if let Err(error) = check_size(&signal.body) {
+            return Box::pin(std::future::ready(Err(error)));
+        }
+        self.run(move |tx| Box::pin(operations::signal(tx, number, signal)))
+    }
+
+    fn list(&self, filter: SagaFilter) -> Answering<'_, Vec<SagaRecord>> {
+        self.run(move |tx| Box::pin(operations::list(tx, filter)))
+    }
+
+    fn sweep(&self, limit: usize) -> Answering<'_, usize> {
+        Box::pin(async move {
+            let swept = self.database.run(move |tx| Box::pin(operations::sweep(tx, limit))).await?;
+            self.database.run(|tx| Box::pin(operations::forget_workers(tx))).await?;
+            Ok(swept)
+        })
+    }
+}
