@@ -12,6 +12,7 @@ pub(crate) const ALONE: &[&str] = &[
     "crash-points",
     "fault-injection",
     "macros",
+    "saga",
     "http",
     "axum",
     "client",
