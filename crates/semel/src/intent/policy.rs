@@ -205,6 +205,11 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_lease_is_a_day_at_most() {
+        assert_eq!(LEASE_MS_MAX, 86_400_000);
+    }
+
+    #[test]
     fn presets_are_what_they_say() {
         let week = Retention::Ms(604_800_000);
         let presets = [Preset::Payment, Preset::Order, Preset::Notification];

@@ -166,6 +166,13 @@ mod tests {
     }
 
     #[test]
+    fn parked_events_that_fail_again_wait_before_the_next_try() {
+        assert_eq!(due_after(&[Settled::Confirmed, Settled::Confirmed]), Duration::ZERO);
+        assert_eq!(due_after(&[]), Duration::ZERO);
+        assert_eq!(due_after(&[Settled::Confirmed, parked(false)]), DUE_EVERY);
+    }
+
+    #[test]
     fn what_is_not_confirmed_is_set_aside_in_order() {
         let events = ["a", "b", "b", "c"]
             .map(|key| Pending::new(Event::new("t", "made", "").unwrap().key(key).unwrap()));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use semel::guard::{Guarded, Limits, Spawn};
+use semel::guard::{Guarded, Limits, Spawn, WAIT_MAX};
 use semel::intent::fingerprint::Recipe;
 use semel::intent::identity::IntentId;
 use semel::observe::Metrics;
@@ -307,6 +307,29 @@ async fn one_renewal_that_hangs_does_not_lose_the_lease() {
     };
     pay.once(&acme(), &key("k"), &(), work).await.unwrap();
     assert!(pay.guard().metrics().render().contains(r#"idempotency_lease_lost_total{operation="pay"} 0"#));
+}
+
+/// Beyond its lease the claim is counted as lost: a dashboard shows it although the caller got its answer.
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_cannot_be_renewed_is_counted_as_lost() {
+    let faulty = Faulty::new(store(), |call| match call {
+        StoreCall::Renew => Fault::Hangs,
+        _ => Fault::None,
+    });
+    let pay = Guard::new(faulty).operation("pay").unwrap().lease(Duration::from_secs(3)).unwrap();
+    let work = |_| async {
+        tokio::time::sleep(Duration::from_secs(20)).await;
+        Ok::<_, Failure>(1)
+    };
+    let _ = pay.once(&acme(), &key("k"), &(), work).await;
+    assert!(pay.guard().metrics().render().contains(r#"idempotency_lease_lost_total{operation="pay"} 1"#));
+}
+
+#[test]
+fn a_wait_may_be_as_long_as_its_maximum_and_no_longer() {
+    let pay = || Guard::new(store()).operation("pay").unwrap();
+    assert!(pay().in_flight(InFlight::Wait(WAIT_MAX)).is_ok());
+    assert!(pay().in_flight(InFlight::Wait(WAIT_MAX + Duration::from_nanos(1))).is_err());
 }
 
 /// A store in which an open transaction hides the key from some claims: as PostgreSQL's answers a claim whose key is

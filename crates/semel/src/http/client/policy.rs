@@ -140,6 +140,13 @@ mod tests {
     }
 
     #[test]
+    fn the_key_may_have_another_header() {
+        let other = HeaderName::from_static("x-request-key");
+        let policy = RetryPolicy::default().attempts_max(7).key_header(other.clone());
+        assert_eq!((policy.key_header, policy.attempts_max), (other, 7));
+    }
+
+    #[test]
     fn attempts_stay_within_their_bound() {
         for (asked, got) in [(0, 1), (1, 1), (1_000, 1_000), (1_001, 1_000)] {
             assert_eq!(RetryPolicy::default().attempts_max(asked).attempts_max, got);

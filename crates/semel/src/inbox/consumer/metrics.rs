@@ -313,6 +313,14 @@ mod tests {
     }
 
     #[test]
+    fn a_source_that_was_never_reached_is_a_reason_to_be_unhealthy() {
+        let metrics = ConsumerMetrics::new();
+        assert!(metrics.unhealthy_reason(Duration::ZERO).unwrap().contains("not reached yet"));
+        metrics.source_answered();
+        assert_eq!(metrics.unhealthy_reason(Duration::from_secs(3_600)), None);
+    }
+
+    #[test]
     fn messages_are_counted_by_what_became_of_them() {
         let metrics = ConsumerMetrics::new();
         metrics.called(Duration::from_millis(2), 7, 2, None);
