@@ -101,15 +101,17 @@ impl<App: Send + Sync + ?Sized + 'static> Engine<App> {
                     reconciled = Instant::now();
                     self.adopt(worker).await;
                 }
+                // Reserved before the journal is asked: this process has no more sagas than it runs.
                 let room = self.running.available_permits().min(TAKE_MAX);
-                if room > 0 {
+                let reserved = Arc::clone(&self.running).try_acquire_many_owned(room as u32);
+                if let (1.., Ok(mut reserved)) = (room, reserved) {
                     let _handing_over = self.handing_over.read().await;
                     let taken = self.journal.take(worker, &definitions, room);
                     match tokio::time::timeout(self.options.journal_timeout, taken).await {
                         Ok(Ok(taken)) => {
                             more = !taken.is_empty();
                             for (number, row) in taken {
-                                self.begin(worker, number, row.epoch, None);
+                                self.begin(worker, number, row.epoch, reserved.split(1));
                             }
                         }
                         failed => {

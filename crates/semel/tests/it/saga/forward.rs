@@ -1,8 +1,12 @@
 //! Forward: each step once, whatever fails on the way.
 
-use semel::saga::{Definition, ParkReason, Saga, SagaEnd, SagaError, SagaResult};
+use semel::saga::{
+    Definition, Journal, NewSaga, ParkReason, Saga, SagaEnd, SagaError, SagaFilter, SagaResult, SagasBuilder,
+};
 
-use super::shop::{Charge, Does, Hold, Mail, Open, Price, Shop, Truck, completed, definition};
+use super::shop::{
+    Charge, Does, Hold, Mail, Open, Price, Shop, Truck, completed, definition, journal, options,
+};
 
 const ALL: [&str; 5] = ["hold", "truck", "price", "charge", "mail"];
 
@@ -43,6 +47,40 @@ async fn a_keyed_step_whose_answer_is_lost_is_called_again_with_its_key() {
     assert_eq!(open.once("k").await.unwrap(), completed());
     assert_eq!(open.shop.effects(), ALL);
     assert_eq!(open.shop.calls("hold"), 4);
+}
+
+/// What is due when a process starts is taken as it has room, not all at once: other processes may have the rest.
+#[tokio::test(start_paused = true)]
+async fn a_process_takes_no_more_sagas_than_it_runs() {
+    async fn holds(saga: Saga<Shop>, sku: String) -> SagaResult<String> {
+        saga.run(Hold, sku).await
+    }
+    let (journal, shop) = (journal(), Shop::default());
+    shop.script("hold", std::iter::repeat_n(Does::Hangs, 20));
+    for n in 0..20 {
+        let key = semel::Key::new(format!("k{n}")).unwrap();
+        let operation = semel::Operation::new("order").unwrap();
+        let saga = NewSaga {
+            intent: semel::Intent::new(semel::Scope::tenant("acme").unwrap(), operation, key),
+            fingerprint: semel::intent::fingerprint::Recipe::default().value(&"book").unwrap(),
+            name: "order".to_owned(),
+            version: 1,
+            input: bytes::Bytes::from_static(b"\"book\""),
+            deadline_ms: None,
+            worker: None,
+        };
+        journal.start(saga).await.unwrap();
+    }
+    let mut options = options();
+    options.running_max = 2;
+    let mut sagas = SagasBuilder::new(journal.clone(), shop.clone()).options(options);
+    sagas.register(Definition::new("order", 1, holds).step(Hold)).unwrap();
+    let sagas = sagas.start();
+    while shop.calls("hold") == 0 {
+        tokio::task::yield_now().await;
+    }
+    let taken = sagas.list(SagaFilter::default()).await.unwrap();
+    assert_eq!(taken.iter().filter(|saga| saga.row.worker.is_some()).count(), 2);
 }
 
 /// Branches that run beside each other use one step: after a crash each gets its own result again.
