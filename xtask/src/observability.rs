@@ -42,6 +42,7 @@ fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 
+/// Slow: Prometheus opens a database of its own for each of the alerts.
 #[test]
 fn every_alert_fires_and_is_silent_as_it_should() {
     let tool = promtool().expect("promtool");
@@ -57,8 +58,8 @@ fn every_alert_fires_and_is_silent_as_it_should() {
     }
 }
 
-/// The tests can fail: with rules that always fire, and with rules that never do, one of the two of each alert does. Slow: Prometheus opens a
-/// database of its own for each of them.
+/// The tests can fail: with rules that always fire, and with rules that never do, one of the two of each alert does.
+/// Slow: Prometheus opens a database of its own for each of the alerts, twice.
 #[test]
 fn a_rule_that_always_fires_or_never_does_is_caught() {
     let tool = promtool().expect("promtool");

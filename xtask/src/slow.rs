@@ -32,8 +32,9 @@ impl Sources {
     /// The reason beside the test of this name, as the test run prints it: `binary module::test`.
     pub(crate) fn reason(&self, test: &str) -> Option<&str> {
         let name = test.rsplit([':', ' ']).next()?;
-        let function = format!("fn {name}(");
-        self.0.iter().find_map(|text| reason_in(text, &function))
+        // A law of the conformance suite is generic.
+        let functions = ["(", "<"].map(|next| format!("fn {name}{next}"));
+        functions.iter().find_map(|function| self.0.iter().find_map(|text| reason_in(text, function)))
     }
 }
 
@@ -58,10 +59,12 @@ mod tests {
 
     #[test]
     fn a_reason_is_the_one_beside_its_own_test() {
-        let text = "/// Slow: it waits.\n#[test]\nfn one() {}\n\n#[test]\nfn two() {}\n";
+        let text = "/// Slow: it waits.\n#[test]\nfn one() {}\n\n#[test]\nfn two() {}\n\n\
+                    // Slow: many rows.\npub async fn law<H: Harness>() {}\n";
         let sources = Sources(vec![text.to_owned()]);
         assert_eq!(sources.reason("proof-rails relay::one"), Some("it waits."));
         assert_eq!(sources.reason("proof-rails relay::two"), None);
         assert_eq!(sources.reason("proof-rails three"), None);
+        assert_eq!(sources.reason("proof-stores store::laws::law"), Some("many rows."));
     }
 }

@@ -64,6 +64,7 @@ pub async fn a_claim_repeated_at_once_is_one_claim<H: Harness>(harness: &H) {
 /// get that run's outcome.
 ///
 /// Otherwise the store keeps its guarantees only without load.
+// Slow: three thousand claims, each synced to disk.
 pub async fn each_of_many_keys_runs_once<H: Harness>(harness: &H) {
     const KEYS: usize = 1_000;
     let trial = Trial::of("each_of_many_keys_runs_once", harness).await;

@@ -323,3 +323,16 @@ fn what_was_not_sent_was_not_tried() {
     }
     assert_eq!(trial.ready(), [2]);
 }
+
+/// The calls that confirm nothing are counted from the first of them, not from the last one that confirmed something.
+#[test]
+fn a_call_that_confirmed_something_is_no_part_of_the_stall() {
+    let events = keys(2);
+    let mut trial = Trial::new(&events, &RelayOptions::default().attempts_max(3));
+    let unsent = || Published::Failed(SinkError::not_tried("no time was left"));
+    trial.apply(&[0, 1], vec![Published::Confirmed, unsent()]);
+    for skipped in [0, 0, 1] {
+        trial.now += Duration::from_secs(30);
+        assert_eq!(trial.apply(&[1], vec![unsent()]).read_past, skipped);
+    }
+}

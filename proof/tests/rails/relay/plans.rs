@@ -151,6 +151,7 @@ async fn a_chunk_of_a_late_transaction_costs_what_is_in_it() {
     late_costs(false).await;
 }
 
+/// Slow: a transaction of tens of thousands of events, each through the pooler.
 #[tokio::test]
 async fn a_chunk_of_a_late_transaction_costs_what_is_in_it_behind_a_pooler() {
     late_costs(true).await;

@@ -34,6 +34,7 @@ async fn killed_at_every_point(place: &Place, what: &str, judge: impl Fn(&str, &
     }
 }
 
+/// Slow: two processes for each point at which the first is killed.
 async fn a_saga_that_completes_does_each_step_once(place: Place) {
     killed_at_every_point(&place, "completes", |at, end, seen| {
         assert_eq!((end, seen), ("completed", completed()), "killed at {at}");
@@ -42,6 +43,7 @@ async fn a_saga_that_completes_does_each_step_once(place: Place) {
     place.end().await;
 }
 
+/// Slow: two processes for each point at which the first is killed.
 async fn a_saga_that_is_refused_leaves_nothing(place: Place) {
     killed_at_every_point(&place, "refused", |at, end, seen| {
         assert_eq!((end, seen), ("undone", undone()), "killed at {at}");

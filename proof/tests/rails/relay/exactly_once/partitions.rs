@@ -69,6 +69,7 @@ async fn all_lanes_or_none() {
     outbox.end().await;
 }
 
+/// Slow: a relay that is killed is followed only when its lease is over, up to five times.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sharing_partitions_is_caught_publishing_twice() {
     let mut found = Verdict::default();
