@@ -1,0 +1,186 @@
+//! `cargo xtask bench saga-peers`: sagas of others on this machine, measured like semel's.
+//!
+//! Each peer runs a saga of three steps that do nothing, each of which it records before the next, for as many callers
+//! as keep it busy. Counted is what ended in a time, and the work of every process of the peer with its database. Its
+//! set-up is the documented one; docs/benchmarks.md says what each promises.
+//!
+//! | module | what it decides |
+//! |---|---|
+//! | `measure` | what is counted, and when a count is believed |
+//! | `figures` | ratios, table, JSON |
+//! | `cpu` | the work of a tree of processes |
+//! | `http` | callers over HTTP |
+//! | `part` | a process of a peer, ended for certain |
+//! | `install` | where packages and our programs go |
+//! | `postgres` | a database for a peer |
+//! | `restate`, `dbos`, `dtm` | how that peer is installed, started and asked |
+
+mod cpu;
+mod dbos;
+mod dtm;
+mod figures;
+mod http;
+mod install;
+mod measure;
+mod part;
+mod postgres;
+mod restate;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use testkit::services::Service;
+
+use self::figures::{Figures, table};
+use self::measure::Plan;
+use self::postgres::Postgres;
+use crate::{phase, services};
+
+/// Sagas of Restate, DBOS and dtm: three trivial steps each, sagas per second and work of processors per saga.
+///
+/// Installs them below target/ with npm, pip, go and cargo (Node.js, Python 3 and Go must be there), starts each by
+/// itself with its database, drives it with 64 callers, and ends it again. The first run takes ten minutes more, for
+/// the builds.
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    /// Only these peers, separated by commas.
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "PEERS")]
+    only: Vec<Peer>,
+    /// A fifth of the time: for a first look.
+    #[arg(long)]
+    quick: bool,
+    /// One JSON object a line.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Peer {
+    Restate,
+    Dbos,
+    Dtm,
+}
+
+impl Arguments {
+    /// All peers.
+    #[cfg_attr(not(test), expect(dead_code, reason = "for `bench saga --peers`"))]
+    pub(crate) fn all(quick: bool, json: bool) -> Self {
+        Self { only: Vec::new(), quick, json }
+    }
+
+    fn peers(&self) -> Vec<Peer> {
+        let wanted = |peer: &Peer| self.only.is_empty() || self.only.contains(peer);
+        Peer::value_variants().iter().copied().filter(wanted).collect()
+    }
+
+    fn plan(&self) -> Plan {
+        let seconds = Duration::from_secs;
+        let (warm, time) = if self.quick { (seconds(2), seconds(4)) } else { (seconds(5), seconds(20)) };
+        Plan { callers: 64, warm, time }
+    }
+}
+
+/// PostgreSQL was started by this run, and ends with it.
+static STARTED: AtomicBool = AtomicBool::new(false);
+
+pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
+    let peers = arguments.peers();
+    // Before anything is installed or started.
+    peers.iter().try_for_each(|peer| peer.check())?;
+    phase::stop_when_interrupted(|| {
+        if let Err(error) = stop_postgres() {
+            eprintln!("error: {error}");
+        }
+    })?;
+    let mut rows = Vec::new();
+    let measured = measure_all(&peers, arguments.plan(), &mut rows);
+    // What fails because it was interrupted is no failure of a peer; the handler ends this process.
+    phase::stand_still_if_interrupted();
+    let stopped = stop_postgres();
+    // What was measured before something failed is shown as well.
+    match arguments.json {
+        true => rows.iter().for_each(|row| println!("{}", row.json())),
+        false if rows.is_empty() => {}
+        false => print!("{}", table(&rows)),
+    }
+    measured.and(stopped)
+}
+
+fn measure_all(peers: &[Peer], plan: Plan, rows: &mut Vec<Figures>) -> Result<(), String> {
+    peers.iter().try_for_each(|peer| peer.install())?;
+    if peers.iter().any(|peer| *peer != Peer::Restate) {
+        STARTED.store(Postgres::up()?, Ordering::SeqCst);
+    }
+    for peer in peers {
+        match peer {
+            Peer::Restate => restate::measure(plan, rows)?,
+            Peer::Dbos => dbos::measure(plan, &Postgres::find()?, rows)?,
+            Peer::Dtm => dtm::measure(plan, &Postgres::find()?, rows)?,
+        }
+    }
+    Ok(())
+}
+
+fn stop_postgres() -> Result<(), String> {
+    match STARTED.swap(false, Ordering::SeqCst) {
+        true => services::down(&[Service::Postgres]),
+        false => Ok(()),
+    }
+}
+
+impl Peer {
+    /// The tools that installing and running it needs.
+    fn check(self) -> Result<(), String> {
+        let node = |peer: &str| {
+            let why = format!("{peer} needs Node.js 20 or newer with npm");
+            install::tool("node", "--version", &why).and_then(|_| install::tool("npm", "--version", &why))
+        };
+        match self {
+            Self::Restate => node("Restate's service"),
+            Self::Dbos => {
+                node("DBOS's TypeScript library")?;
+                install::tool("python3", "--version", "DBOS's Python library needs Python 3.10 or newer")
+            }
+            Self::Dtm => install::tool("go", "version", "dtm is built from source, with Go 1.22 or newer"),
+        }
+        .map(drop)
+    }
+
+    fn install(self) -> Result<(), String> {
+        match self {
+            Self::Restate => restate::install(),
+            Self::Dbos => dbos::install(),
+            Self::Dtm => dtm::install(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        arguments: Arguments,
+    }
+
+    #[test]
+    fn all_peers_unless_some_are_named() {
+        let line = |words: &[&str]| Line::try_parse_from([&["bench"], words].concat());
+        let peers = |words: &[&str]| line(words).unwrap().arguments.peers();
+        assert_eq!(peers(&[]), Peer::value_variants());
+        assert_eq!(Arguments::all(true, false).peers(), Peer::value_variants());
+        assert_eq!(peers(&["--only", "dtm,restate"]), [Peer::Restate, Peer::Dtm]);
+        assert!(line(&["--only", "temporal"]).unwrap_err().to_string().contains("possible values"));
+    }
+
+    #[test]
+    fn quick_is_a_fifth() {
+        let time = |quick| Arguments::all(quick, false).plan().time;
+        assert_eq!(time(true) * 5, time(false));
+    }
+}

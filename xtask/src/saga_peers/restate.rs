@@ -1,0 +1,180 @@
+//! Restate: a server of its own, which calls a service with the SDK. Measured with two SDKs.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use testkit::services::spare_port;
+
+use super::figures::Figures;
+use super::http::{self, Connection};
+use super::measure::{Plan, Setup, measure as measure_setup};
+use super::part::{Part, START};
+use super::{install, measure};
+use crate::cargo;
+
+const SERVER: &str = "@restatedev/restate-server";
+const SDK: &str = "@restatedev/restate-sdk";
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// What the three steps add up to.
+const SUM: u64 = measure::STEPS * (measure::STEPS + 1) / 2;
+
+pub(super) fn install() -> Result<(), String> {
+    let place = install::npm("restate")?;
+    let files = ["Cargo.toml", "service.rs", "service.mjs"];
+    install::copy(&install::sources("restate"), &files, &place)?;
+    // Cargo sees by itself what has changed.
+    let mut build = cargo::command(&["build", "--release", "--target-dir", "target"], &[], &[]);
+    build.current_dir(&place);
+    install::run("restate-cargo", build).map(drop)
+}
+
+/// The service of one SDK.
+enum Service {
+    TypeScript,
+    Rust,
+}
+
+impl Service {
+    fn command(&self, place: &Path, at: SocketAddr) -> Command {
+        let mut command = match self {
+            Self::TypeScript => {
+                let mut node = Command::new("node");
+                // Otherwise it writes two lines for each saga.
+                node.arg("service.mjs").env("RESTATE_LOGGING", "WARN").env("NODE_ENV", "production");
+                node
+            }
+            Self::Rust => Command::new(place.join("target/release/service")),
+        };
+        command.arg(at.to_string()).current_dir(place);
+        command
+    }
+
+    /// Its name in the table, and which SDK that is.
+    fn names(&self, place: &Path) -> Result<(&'static str, String), String> {
+        match self {
+            Self::TypeScript => {
+                let node = install::tool("node", "--version", "Restate's service needs it")?;
+                let sdk = install::npm_version(place, SDK)?;
+                Ok(("Restate, TypeScript", format!("SDK {sdk}, Node.js {}", node.trim_start_matches('v'))))
+            }
+            Self::Rust => {
+                let lock = install::text(&place.join("Cargo.lock"))?;
+                let sdk = locked(&lock, "restate-sdk").ok_or("Cargo.lock does not name restate-sdk")?;
+                Ok(("Restate, Rust", format!("SDK {sdk}")))
+            }
+        }
+    }
+}
+
+/// The version of a crate in a lock file.
+fn locked<'a>(lock: &'a str, package: &str) -> Option<&'a str> {
+    let (_, rest) = lock.split_once(&format!("name = \"{package}\"\nversion = \""))?;
+    rest.split('"').next()
+}
+
+pub(super) fn measure(plan: Plan, rows: &mut Vec<Figures>) -> Result<(), String> {
+    let place = install::place("restate")?;
+    for service in [Service::TypeScript, Service::Rust] {
+        let mut restate = Restate::start(&place, &service)?;
+        rows.push(measure_setup(&mut restate, plan)?);
+    }
+    Ok(())
+}
+
+struct Restate {
+    names: [String; 3],
+    ingress: SocketAddr,
+    server: Part,
+    service: Part,
+}
+
+impl Restate {
+    fn start(place: &Path, service: &Service) -> Result<Self, String> {
+        let (name, sdk) = service.names(place)?;
+        let version = format!("{} ({sdk})", install::npm_version(place, SERVER)?);
+        let [at, ingress, admin, fabric] = [(); 4].map(|()| SocketAddr::from(([127, 0, 0, 1], spare_port())));
+        let mut part = Part::start("Restate's service", service.command(place, at))?;
+        part.wait_for("ready", START)?;
+        let mut command = Command::new(program(place)?);
+        command.args(["--no-logo", "--bind-ip", "127.0.0.1", "--listen-mode", "tcp"]);
+        command.arg("--base-dir").arg(install::data(place)?).current_dir(place);
+        command.env("RESTATE_BIND_PORT", fabric.port().to_string());
+        command.env("RESTATE_ADMIN__BIND_PORT", admin.port().to_string());
+        command.env("RESTATE_INGRESS__BIND_PORT", ingress.port().to_string());
+        command.env("RESTATE_DISABLE_TELEMETRY", "true");
+        let server = Part::start("restate-server", command)?;
+        let names = [name.to_owned(), version, "its own (RocksDB)".to_owned()];
+        let mut restate = Self { names, ingress, server, service: part };
+        restate.register(admin, at)?;
+        Ok(restate)
+    }
+
+    /// Asks until the server knows the service. It answers before it is complete.
+    fn register(&mut self, admin: SocketAddr, service: SocketAddr) -> Result<(), String> {
+        let body = format!("{{\"uri\": \"http://{service}\"}}");
+        let until = Instant::now() + START;
+        loop {
+            let asked = Connection::open(admin).and_then(|mut to| to.ask("POST", "/deployments", &body));
+            let why = match asked {
+                Ok((200..=299, _)) => return Ok(()),
+                Ok((status, answer)) => format!("answers with {status}: {answer}"),
+                Err(error) => error,
+            };
+            if Instant::now() > until {
+                return Err(self.server.failed(&format!("does not take the service: {why}")));
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+}
+
+impl Setup for Restate {
+    fn names(&self) -> [String; 3] {
+        self.names.clone()
+    }
+
+    fn processes(&self) -> Vec<u32> {
+        vec![self.server.pid(), self.service.pid()]
+    }
+
+    fn load(&mut self, callers: u64, time: Duration) -> Result<u64, String> {
+        let until = Instant::now() + time;
+        let saga = |to: &mut Connection, _| match to.ask("POST", "/saga/run", "")? {
+            (200, sum) if sum == SUM.to_string() => Ok(()),
+            (status, answer) => Err(format!("a saga ended with {status}: {answer}")),
+        };
+        http::load(self.ingress, callers, |_| Instant::now() < until, saga)
+    }
+
+    fn steps(&mut self) -> Result<u64, String> {
+        self.service.ask("steps", "steps", Duration::ZERO)
+    }
+}
+
+/// The server's binary, in a package for this kind of machine. The script of the package itself would stay in between.
+fn program(place: &Path) -> Result<PathBuf, String> {
+    let machine = match std::env::consts::ARCH {
+        "x86_64" => "linux-x64",
+        "aarch64" => "linux-arm64",
+        other => return Err(format!("Restate has no package for {other}; choose other peers with --only")),
+    };
+    let program = place.join("node_modules").join(format!("{SERVER}-{machine}")).join("bin/restate-server");
+    program.exists().then_some(()).ok_or_else(|| format!("{} is not there", program.display()))?;
+    Ok(program)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_version_of_a_crate_is_the_locked_one() {
+        let lock = "[[package]]\nname = \"restate-sdk-macros\"\nversion = \"1.0.0\"\n\n\
+                    [[package]]\nname = \"restate-sdk\"\nversion = \"0.13.0\"\nsource = \"x\"\n";
+        assert_eq!(locked(lock, "restate-sdk"), Some("0.13.0"));
+        assert_eq!(locked(lock, "tokio"), None);
+    }
+}
