@@ -60,7 +60,7 @@ impl Language {
     }
 }
 
-pub(super) fn measure(plan: Plan, postgres: &Postgres, rows: &mut Vec<Figures>) -> Result<(), String> {
+pub(super) fn measure(plan: &Plan, postgres: &Postgres, rows: &mut Vec<Figures>) -> Result<(), String> {
     let place = install::place("dbos")?;
     for language in [Language::TypeScript, Language::Python] {
         let database = postgres.database(DATABASE)?;

@@ -22,6 +22,8 @@ use super::postgres::{Database, Postgres};
 const MODULE: &str = "github.com/dtm-labs/dtm";
 const VERSION: &str = "v1.19.0";
 const DATABASE: &str = "peer_dtm";
+/// PostgreSQL takes 200 here, and dtm would open 500.
+const CONNECTIONS: u32 = 128;
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Where its server listens, and what is made of that.
@@ -93,7 +95,7 @@ enum Results {
     Before,
 }
 
-pub(super) fn measure(plan: Plan, postgres: &Postgres, rows: &mut Vec<Figures>) -> Result<(), String> {
+pub(super) fn measure(plan: &Plan, postgres: &Postgres, rows: &mut Vec<Figures>) -> Result<(), String> {
     let place = install::place("dtm")?;
     for results in [Results::Later, Results::Before] {
         let mut dtm = Dtm::start(&place, postgres, results)?;
@@ -156,7 +158,7 @@ impl Dtm {
     }
 }
 
-/// Its settings: the defaults but for addresses, and without a log line for each request.
+/// Its settings: the defaults but for addresses and connections, and without a log line for each request.
 fn settings(
     place: &Path,
     database: &Database,
@@ -165,7 +167,8 @@ fn settings(
 ) -> Result<PathBuf, String> {
     let (user, host, port) = database.address()?;
     let text = format!(
-        "Store:\n  Driver: postgres\n  Host: {host}\n  Port: {port}\n  User: {user}\n  Password: none\n  Db: {}\n\
+        "Store:\n  Driver: postgres\n  Host: {host}\n  Port: {port}\n  User: {user}\n  Password: none\n  Db: {}\n  \
+         MaxOpenConns: {CONNECTIONS}\n  MaxIdleConns: {CONNECTIONS}\n\
          HttpPort: {}\nGrpcPort: {}\nLogLevel: warn\nUpdateBranchSync: {}\n",
         database.name,
         http.port(),

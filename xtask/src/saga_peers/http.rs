@@ -31,8 +31,10 @@ impl Connection {
 
     /// The status and the body of the answer.
     pub(super) fn ask(&mut self, method: &str, path: &str, body: &str) -> Result<(u16, String), String> {
+        // Restate refuses a type where it expects nothing.
+        let kind = if body.is_empty() { "" } else { "content-type: application/json\r\n" };
         let request = format!(
-            "{method} {path} HTTP/1.1\r\nhost: {}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+            "{method} {path} HTTP/1.1\r\nhost: {}\r\n{kind}content-length: {}\r\n\r\n{body}",
             self.to,
             body.len()
         );

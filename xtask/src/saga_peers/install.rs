@@ -33,11 +33,15 @@ pub(super) fn data(place: &Path) -> Result<PathBuf, String> {
     made.map(|()| data.clone()).map_err(|error| format!("{}: {error}", data.display()))
 }
 
-/// Copies our files to where the packages are.
+/// Copies our files to where the packages are. One that is there already keeps its time, for those who build from it.
 pub(super) fn copy(from: &Path, files: &[&str], to: &Path) -> Result<(), String> {
     for file in files {
-        fs::copy(from.join(file), to.join(file))
-            .map_err(|error| format!("{}: {error}", from.join(file).display()))?;
+        let (from, to) = (from.join(file), to.join(file));
+        let text = text(&from)?;
+        if fs::read_to_string(&to).is_ok_and(|there| there == text) {
+            continue;
+        }
+        fs::write(&to, text).map_err(|error| format!("{}: {error}", to.display()))?;
     }
     Ok(())
 }

@@ -30,9 +30,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use testkit::services::Service;
+use testkit::services::{Service, find};
 
-use self::figures::{Figures, table};
+use self::figures::{Figures, Semel, table};
 use self::measure::Plan;
 use self::postgres::Postgres;
 use crate::{phase, services};
@@ -40,7 +40,7 @@ use crate::{phase, services};
 /// Sagas of Restate, DBOS and dtm: three trivial steps each, sagas per second and work of processors per saga.
 ///
 /// Installs them below target/ with npm, pip, go and cargo (Node.js, Python 3 and Go must be there), starts each by
-/// itself with its database, drives it with 64 callers, and ends it again. The first run takes ten minutes more, for
+/// itself with its database, drives it with many callers, and ends it again. The first run takes ten minutes more, for
 /// the builds.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
@@ -50,10 +50,20 @@ pub(crate) struct Arguments {
     /// A fifth of the time: for a first look.
     #[arg(long)]
     quick: bool,
+    /// Callers at a time. With several numbers each is tried, and the one with the most sagas per CPU second counts.
+    #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = CALLERS,
+        value_parser = clap::value_parser!(u64).range(1..=1_024))]
+    callers: Vec<u64>,
+    /// Milliseconds of processors that a saga of semel costs on this machine, for ratios: SQLite=0.2,PostgreSQL=0.3.
+    #[arg(long, value_delimiter = ',', value_name = "NAME=MS")]
+    semel: Vec<Semel>,
     /// One JSON object a line.
     #[arg(long)]
     json: bool,
 }
+
+/// As many as keep each of them busy. Some batch better with more, others have more to wait for.
+const CALLERS: [u64; 2] = [64, 256];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Peer {
@@ -63,10 +73,10 @@ pub(crate) enum Peer {
 }
 
 impl Arguments {
-    /// All peers.
+    /// All peers, beside these figures of semel.
     #[cfg_attr(not(test), expect(dead_code, reason = "for `bench saga --peers`"))]
-    pub(crate) fn all(quick: bool, json: bool) -> Self {
-        Self { only: Vec::new(), quick, json }
+    pub(crate) fn all(quick: bool, json: bool, semel: Vec<Semel>) -> Self {
+        Self { only: Vec::new(), quick, callers: CALLERS.to_vec(), semel, json }
     }
 
     fn peers(&self) -> Vec<Peer> {
@@ -75,13 +85,13 @@ impl Arguments {
     }
 
     fn plan(&self) -> Plan {
-        let seconds = Duration::from_secs;
-        let (warm, time) = if self.quick { (seconds(2), seconds(4)) } else { (seconds(5), seconds(20)) };
-        Plan { callers: 64, warm, time }
+        let (warm, time) = if self.quick { (1, 3) } else { (5, 15) };
+        let callers = self.callers.clone();
+        Plan { callers, warm: Duration::from_secs(warm), time: Duration::from_secs(time) }
     }
 }
 
-/// PostgreSQL was started by this run, and ends with it.
+/// PostgreSQL is started by this run, and ends with it.
 static STARTED: AtomicBool = AtomicBool::new(false);
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
@@ -94,23 +104,25 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
         }
     })?;
     let mut rows = Vec::new();
-    let measured = measure_all(&peers, arguments.plan(), &mut rows);
+    let measured = measure_all(&peers, &arguments.plan(), &mut rows);
     // What fails because it was interrupted is no failure of a peer; the handler ends this process.
     phase::stand_still_if_interrupted();
     let stopped = stop_postgres();
     // What was measured before something failed is shown as well.
     match arguments.json {
-        true => rows.iter().for_each(|row| println!("{}", row.json())),
+        true => rows.iter().for_each(|row| println!("{}", row.json(&arguments.semel))),
         false if rows.is_empty() => {}
-        false => print!("{}", table(&rows)),
+        false => print!("{}", table(&rows, &arguments.semel)),
     }
     measured.and(stopped)
 }
 
-fn measure_all(peers: &[Peer], plan: Plan, rows: &mut Vec<Figures>) -> Result<(), String> {
+fn measure_all(peers: &[Peer], plan: &Plan, rows: &mut Vec<Figures>) -> Result<(), String> {
     peers.iter().try_for_each(|peer| peer.install())?;
     if peers.iter().any(|peer| *peer != Peer::Restate) {
-        STARTED.store(Postgres::up()?, Ordering::SeqCst);
+        // Noted before: an interruption in between waits for the start, and then stops it.
+        STARTED.store(find(Service::Postgres).is_none(), Ordering::SeqCst);
+        Postgres::up()?;
     }
     for peer in peers {
         match peer {
@@ -173,14 +185,16 @@ mod tests {
         let line = |words: &[&str]| Line::try_parse_from([&["bench"], words].concat());
         let peers = |words: &[&str]| line(words).unwrap().arguments.peers();
         assert_eq!(peers(&[]), Peer::value_variants());
-        assert_eq!(Arguments::all(true, false).peers(), Peer::value_variants());
+        assert_eq!(Arguments::all(true, false, Vec::new()).peers(), Peer::value_variants());
         assert_eq!(peers(&["--only", "dtm,restate"]), [Peer::Restate, Peer::Dtm]);
+        let semel = line(&["--semel", "SQLite=0.2,PostgreSQL=0.3"]).unwrap().arguments.semel;
+        assert_eq!((semel.len(), semel[1].name.as_str()), (2, "PostgreSQL"));
         assert!(line(&["--only", "temporal"]).unwrap_err().to_string().contains("possible values"));
     }
 
     #[test]
     fn quick_is_a_fifth() {
-        let time = |quick| Arguments::all(quick, false).plan().time;
+        let time = |quick| Arguments::all(quick, false, Vec::new()).plan().time;
         assert_eq!(time(true) * 5, time(false));
     }
 }

@@ -6,7 +6,7 @@ use testkit::services::{Service, find, status};
 
 use crate::services;
 
-/// Stopped with the others that the run has started.
+/// The server.
 #[derive(Debug, Clone)]
 pub(super) struct Postgres {
     url: String,
@@ -15,7 +15,7 @@ pub(super) struct Postgres {
 }
 
 impl Postgres {
-    /// The server that was started for this run, or ran before.
+    /// The server that runs.
     pub(super) fn find() -> Result<Self, String> {
         let service = Service::Postgres;
         let url = find(service).ok_or_else(|| format!("{service} does not run"))?;
@@ -38,11 +38,10 @@ impl Postgres {
         self.pid
     }
 
-    /// Starts the server where it does not run. `true` when it did not.
-    pub(super) fn up() -> Result<bool, String> {
-        let started = services::up(&[Service::Postgres]).into_iter().map(|(_, up)| up);
-        let mut started = started.map(|up| up.map(|up| up == testkit::services::Up::Started));
-        started.next().unwrap_or(Ok(false)).map_err(|error| error.to_string())
+    /// Starts the server where it does not run.
+    pub(super) fn up() -> Result<(), String> {
+        let failed = services::up(&[Service::Postgres]).into_iter().find_map(|(_, up)| up.err());
+        failed.map_or(Ok(()), |error| Err(error.to_string()))
     }
 
     /// An empty database. It goes with the value, or when the next run wants one of the same name.

@@ -75,7 +75,7 @@ fn locked<'a>(lock: &'a str, package: &str) -> Option<&'a str> {
     rest.split('"').next()
 }
 
-pub(super) fn measure(plan: Plan, rows: &mut Vec<Figures>) -> Result<(), String> {
+pub(super) fn measure(plan: &Plan, rows: &mut Vec<Figures>) -> Result<(), String> {
     let place = install::place("restate")?;
     for service in [Service::TypeScript, Service::Rust] {
         let mut restate = Restate::start(&place, &service)?;
