@@ -69,14 +69,14 @@ pub(crate) struct ConsumeArguments {
     run: BenchArguments,
 }
 
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct BenchArguments {
     /// A fifth of the work: for a first look.
     #[arg(long)]
-    quick: bool,
+    pub(crate) quick: bool,
     /// One JSON object a line.
     #[arg(long)]
-    json: bool,
+    pub(crate) json: bool,
 }
 
 pub(crate) fn run(bench: &Bench) -> Result<(), String> {
@@ -85,8 +85,7 @@ pub(crate) fn run(bench: &Bench) -> Result<(), String> {
         Bench::Relay(arguments) => &arguments.run,
         Bench::Consume(arguments) => &arguments.run,
         Bench::Layer(arguments) | Bench::Edge(arguments) => arguments,
-        // No benchmark of the package `proof`: nothing of semel runs.
-        Bench::SagaPeers(arguments) => return saga_peers::run(arguments),
+        Bench::SagaPeers(arguments) => &arguments.run,
     };
     let mut args = Vec::new();
     args.extend(arguments.quick.then(|| "--quick".to_owned()));
@@ -123,6 +122,7 @@ pub(crate) fn run(bench: &Bench) -> Result<(), String> {
             cargo::run(&["build", "--quiet", "--profile", "dist", "--package", "semel-cli"], &[])?;
             execute(&program("edge", "edge"), &args)
         }
+        // Nothing of the package `proof`, and nothing of semel.
         Bench::SagaPeers(arguments) => saga_peers::run(arguments),
     }
 }

@@ -1,4 +1,4 @@
-//! DBOS: a library over PostgreSQL. The program that calls the sagas runs them. Measured in two languages.
+//! DBOS: a library over PostgreSQL. The program that calls the sagas runs them. Measured in three languages.
 
 use std::path::Path;
 use std::process::Command;
@@ -16,7 +16,8 @@ const SDK: &str = "@dbos-inc/dbos-sdk";
 pub(super) fn install() -> Result<(), String> {
     let place = install::npm("dbos")?;
     install::copy(&install::sources("dbos"), &["saga.mjs", "saga.py", "requirements.txt"], &place)?;
-    python(&place).map(drop)
+    python(&place)?;
+    install::cargo("dbos", "saga.rs")
 }
 
 /// The interpreter of an environment with DBOS in it, made on first use.
@@ -28,41 +29,44 @@ fn python(place: &Path) -> Result<std::path::PathBuf, String> {
 enum Language {
     TypeScript,
     Python,
+    Rust,
 }
 
 impl Language {
     fn command(&self, place: &Path) -> Result<Command, String> {
-        let mut command = match self {
-            Self::TypeScript => Command::new("node"),
-            Self::Python => Command::new(python(place)?),
+        let script = |mut interpreter: Command, file| {
+            interpreter.arg(file);
+            interpreter
         };
-        command.arg(if matches!(self, Self::TypeScript) { "saga.mjs" } else { "saga.py" });
-        Ok(command)
+        Ok(match self {
+            Self::TypeScript => script(Command::new("node"), "saga.mjs"),
+            Self::Python => script(Command::new(python(place)?), "saga.py"),
+            Self::Rust => Command::new(install::cargo_program(place, "dbos-saga")),
+        })
     }
 
     /// Its name in the table, and which version that is.
     fn names(&self, place: &Path) -> Result<[String; 2], String> {
-        match self {
+        let (name, version) = match self {
             Self::TypeScript => {
-                let node = install::tool("node", "--version", "DBOS's TypeScript library needs it")?;
-                let version = install::npm_version(place, SDK)?;
-                let version = format!("{version} (Node.js {})", node.trim_start_matches('v'));
-                Ok(["DBOS, TypeScript".to_owned(), version])
+                ("DBOS, TypeScript", format!("{} ({})", install::npm_version(place, SDK)?, install::node()?))
             }
             Self::Python => {
                 let wanted = install::text(&place.join("requirements.txt"))?;
-                let version = wanted.trim().split("==").nth(1).unwrap_or_default().to_owned();
+                let version = wanted.trim().split("==").nth(1).unwrap_or_default();
                 let python = python(place)?.display().to_string();
                 let python = install::tool(&python, "--version", "DBOS's Python library needs it")?;
-                Ok(["DBOS, Python".to_owned(), format!("{version} ({python})")])
+                ("DBOS, Python", format!("{version} ({python})"))
             }
-        }
+            Self::Rust => ("DBOS, Rust", install::cargo_version(place, "dbos")?),
+        };
+        Ok([name.to_owned(), version])
     }
 }
 
 pub(super) fn measure(plan: &Plan, postgres: &Postgres, rows: &mut Vec<Figures>) -> Result<(), String> {
     let place = install::place("dbos")?;
-    for language in [Language::TypeScript, Language::Python] {
+    for language in [Language::TypeScript, Language::Python, Language::Rust] {
         let database = postgres.database(DATABASE)?;
         let [name, version] = language.names(&place)?;
         let mut command = language.command(&place)?;

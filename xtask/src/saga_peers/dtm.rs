@@ -9,15 +9,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use serde_json::{Value, json};
-use testkit::services::spare_port;
-
 use super::figures::Figures;
 use super::http::{self, Connection};
 use super::install;
 use super::measure::{Plan, STEPS, Setup, measure as measure_setup};
-use super::part::{Part, START};
+use super::part::{Part, START, addresses};
 use super::postgres::{Database, Postgres};
+use serde_json::{Value, json};
 
 const MODULE: &str = "github.com/dtm-labs/dtm";
 const VERSION: &str = "v1.19.0";
@@ -121,7 +119,7 @@ impl Dtm {
     fn start(place: &Path, postgres: &Postgres, results: Results) -> Result<Self, String> {
         let database = postgres.database(DATABASE)?;
         database.run(&place.join("source/sqls/dtmsvr.storage.postgres.sql"))?;
-        let [at, grpc, service] = [(); 3].map(|()| SocketAddr::from(([127, 0, 0, 1], spare_port())));
+        let [at, grpc, service] = addresses();
         let mut command = Command::new(place.join("service"));
         command.arg(service.to_string());
         let mut steps = Part::start("dtm's service", command)?;

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::{phase, tidy};
+use crate::{cargo, phase, tidy};
 
 /// The lines of a log that are shown when an installation fails.
 const LAST_LINES: usize = 15;
@@ -86,6 +86,39 @@ pub(super) fn npm(peer: &str) -> Result<PathBuf, String> {
     Ok(place)
 }
 
+/// Builds the program of a `Cargo.toml` with the crates that it pins, in a folder that all peers share.
+pub(super) fn cargo(peer: &str, source: &str) -> Result<(), String> {
+    let place = place(peer)?;
+    copy(&sources(peer), &["Cargo.toml", source], &place)?;
+    // Cargo sees by itself what has changed.
+    let mut build = cargo::command(&["build", "--release", "--target-dir", "../cargo"], &[], &[]);
+    build.current_dir(&place);
+    run(&format!("{peer}-cargo"), build).map(drop)
+}
+
+/// A program that cargo has built here.
+pub(super) fn cargo_program(place: &Path, name: &str) -> PathBuf {
+    place.join("../cargo/release").join(name)
+}
+
+/// The version of a crate that it was built with.
+pub(super) fn cargo_version(place: &Path, package: &str) -> Result<String, String> {
+    let lock = place.join("Cargo.lock");
+    let version = locked(&text(&lock)?, package).map(str::to_owned);
+    version.ok_or_else(|| format!("{} does not name {package}", lock.display()))
+}
+
+fn locked<'a>(lock: &'a str, package: &str) -> Option<&'a str> {
+    let (_, rest) = lock.split_once(&format!("name = \"{package}\"\nversion = \""))?;
+    rest.split('"').next()
+}
+
+/// The version of Node.js that runs the programs.
+pub(super) fn node() -> Result<String, String> {
+    let version = tool("node", "--version", "the TypeScript libraries need it")?;
+    Ok(format!("Node.js {}", version.trim_start_matches('v')))
+}
+
 /// The version of a package that is installed here.
 pub(super) fn npm_version(place: &Path, package: &str) -> Result<String, String> {
     let manifest = place.join("node_modules").join(package).join("package.json");
@@ -142,6 +175,14 @@ mod tests {
     }
 
     #[test]
+    fn the_version_of_a_crate_is_the_locked_one() {
+        let lock = "[[package]]\nname = \"restate-sdk-macros\"\nversion = \"1.0.0\"\n\n\
+                    [[package]]\nname = \"restate-sdk\"\nversion = \"0.13.0\"\nsource = \"x\"\n";
+        assert_eq!(locked(lock, "restate-sdk"), Some("0.13.0"));
+        assert_eq!(locked(lock, "tokio"), None);
+    }
+
+    #[test]
     fn versions_are_exact_and_no_addresses_are_recorded() {
         for peer in ["restate", "dbos"] {
             let manifest: Value =
@@ -150,6 +191,11 @@ mod tests {
                 let version = version.as_str().unwrap();
                 assert!(version.starts_with(|c: char| c.is_ascii_digit()), "{package} {version}");
             }
+        }
+        for (peer, package) in [("restate", "restate-sdk"), ("dbos", "dbos")] {
+            let manifest = text(&sources(peer).join("Cargo.toml")).unwrap();
+            let line = manifest.lines().find(|line| line.starts_with(&format!("{package} = ")));
+            assert!(line.is_some_and(|line| line.contains("\"=")), "{line:?}");
         }
         for line in text(&sources("dbos").join("requirements.txt")).unwrap().lines() {
             assert!(line.contains("=="), "{line}");

@@ -1,8 +1,8 @@
 //! `cargo xtask bench saga-peers`: sagas of others on this machine, measured like semel's.
 //!
-//! Each peer runs a saga of three steps that do nothing, each of which it records before the next, for as many callers
-//! as keep it busy. Counted is what ended in a time, and the work of every process of the peer with its database. Its
-//! set-up is the documented one; docs/benchmarks.md says what each promises.
+//! Each peer runs a saga of three steps that do nothing, whose results it records, for as many callers as keep it busy.
+//! Counted is what ended in a time, and the work of every process of the peer with its database. Its set-up is the
+//! documented one; docs/benchmarks.md says what each promises.
 //!
 //! | module | what it decides |
 //! |---|---|
@@ -32,9 +32,11 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use testkit::services::{Service, find};
 
-use self::figures::{Figures, Semel, table};
+pub(crate) use self::figures::Semel;
+use self::figures::{Figures, table};
 use self::measure::Plan;
 use self::postgres::Postgres;
+use crate::bench::BenchArguments;
 use crate::{phase, services};
 
 /// Sagas of Restate, DBOS and dtm: three trivial steps each, sagas per second and work of processors per saga.
@@ -47,9 +49,6 @@ pub(crate) struct Arguments {
     /// Only these peers, separated by commas.
     #[arg(long, value_enum, value_delimiter = ',', value_name = "PEERS")]
     only: Vec<Peer>,
-    /// A fifth of the time: for a first look.
-    #[arg(long)]
-    quick: bool,
     /// Callers at a time. With several numbers each is tried, and the one with the most sagas per CPU second counts.
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = CALLERS,
         value_parser = clap::value_parser!(u64).range(1..=1_024))]
@@ -57,9 +56,8 @@ pub(crate) struct Arguments {
     /// Milliseconds of processors that a saga of semel costs on this machine, for ratios: SQLite=0.2,PostgreSQL=0.3.
     #[arg(long, value_delimiter = ',', value_name = "NAME=MS")]
     semel: Vec<Semel>,
-    /// One JSON object a line.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    pub(crate) run: BenchArguments,
 }
 
 /// As many as keep each of them busy. Some batch better with more, others have more to wait for.
@@ -75,8 +73,8 @@ pub(crate) enum Peer {
 impl Arguments {
     /// All peers, beside these figures of semel.
     #[cfg_attr(not(test), expect(dead_code, reason = "for `bench saga --peers`"))]
-    pub(crate) fn all(quick: bool, json: bool, semel: Vec<Semel>) -> Self {
-        Self { only: Vec::new(), quick, callers: CALLERS.to_vec(), semel, json }
+    pub(crate) fn all(run: BenchArguments, semel: Vec<Semel>) -> Self {
+        Self { only: Vec::new(), callers: CALLERS.to_vec(), semel, run }
     }
 
     fn peers(&self) -> Vec<Peer> {
@@ -85,7 +83,7 @@ impl Arguments {
     }
 
     fn plan(&self) -> Plan {
-        let (warm, time) = if self.quick { (1, 3) } else { (5, 15) };
+        let (warm, time) = if self.run.quick { (1, 3) } else { (5, 15) };
         let callers = self.callers.clone();
         Plan { callers, warm: Duration::from_secs(warm), time: Duration::from_secs(time) }
     }
@@ -109,7 +107,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     phase::stand_still_if_interrupted();
     let stopped = stop_postgres();
     // What was measured before something failed is shown as well.
-    match arguments.json {
+    match arguments.run.json {
         true => rows.iter().for_each(|row| println!("{}", row.json(&arguments.semel))),
         false if rows.is_empty() => {}
         false => print!("{}", table(&rows, &arguments.semel)),
@@ -185,7 +183,8 @@ mod tests {
         let line = |words: &[&str]| Line::try_parse_from([&["bench"], words].concat());
         let peers = |words: &[&str]| line(words).unwrap().arguments.peers();
         assert_eq!(peers(&[]), Peer::value_variants());
-        assert_eq!(Arguments::all(true, false, Vec::new()).peers(), Peer::value_variants());
+        let run = BenchArguments { quick: true, json: false };
+        assert_eq!(Arguments::all(run, Vec::new()).peers(), Peer::value_variants());
         assert_eq!(peers(&["--only", "dtm,restate"]), [Peer::Restate, Peer::Dtm]);
         let semel = line(&["--semel", "SQLite=0.2,PostgreSQL=0.3"]).unwrap().arguments.semel;
         assert_eq!((semel.len(), semel[1].name.as_str()), (2, "PostgreSQL"));
@@ -194,7 +193,7 @@ mod tests {
 
     #[test]
     fn quick_is_a_fifth() {
-        let time = |quick| Arguments::all(quick, false, Vec::new()).plan().time;
+        let time = |quick| Arguments::all(BenchArguments { quick, json: false }, Vec::new()).plan().time;
         assert_eq!(time(true) * 5, time(false));
     }
 }

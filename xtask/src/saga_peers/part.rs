@@ -1,11 +1,14 @@
 //! A process of a peer: started in a group of its own, asked by lines, ended with its value.
 
+use std::collections::BTreeSet;
 use std::io;
+use std::net::SocketAddr;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use testkit::child::Child;
+use testkit::services::spare_port;
 
 use crate::phase;
 
@@ -15,6 +18,16 @@ pub(super) const START: Duration = Duration::from_secs(90);
 const ANSWER: Duration = Duration::from_secs(30);
 /// What is shown of a process that fails.
 const LAST_LINES: usize = 8;
+
+/// Free addresses on loopback, no two of them the same.
+pub(super) fn addresses<const N: usize>() -> [SocketAddr; N] {
+    let mut ports = BTreeSet::new();
+    while ports.len() < N {
+        ports.insert(spare_port());
+    }
+    let mut ports = ports.into_iter();
+    [(); N].map(|()| SocketAddr::from(([127, 0, 0, 1], ports.next().unwrap_or_default())))
+}
 
 /// A process that runs. It ends with everything it has started when this is dropped, or when the run is interrupted.
 #[derive(Debug)]
@@ -102,6 +115,12 @@ mod tests {
         let mut command = Command::new("sh");
         command.args(["-c", script]);
         Part::start("the shell", command).unwrap()
+    }
+
+    #[test]
+    fn addresses_differ() {
+        let different: BTreeSet<u16> = addresses::<100>().iter().map(SocketAddr::port).collect();
+        assert_eq!(different.len(), 100);
     }
 
     #[test]

@@ -5,14 +5,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use testkit::services::spare_port;
-
 use super::figures::Figures;
 use super::http::{self, Connection};
 use super::measure::{Plan, Setup, measure as measure_setup};
-use super::part::{Part, START};
+use super::part::{Part, START, addresses};
 use super::{install, measure};
-use crate::cargo;
 
 const SERVER: &str = "@restatedev/restate-server";
 const SDK: &str = "@restatedev/restate-sdk";
@@ -23,12 +20,8 @@ const SUM: u64 = measure::STEPS * (measure::STEPS + 1) / 2;
 
 pub(super) fn install() -> Result<(), String> {
     let place = install::npm("restate")?;
-    let files = ["Cargo.toml", "service.rs", "service.mjs"];
-    install::copy(&install::sources("restate"), &files, &place)?;
-    // Cargo sees by itself what has changed.
-    let mut build = cargo::command(&["build", "--release", "--target-dir", "target"], &[], &[]);
-    build.current_dir(&place);
-    install::run("restate-cargo", build).map(drop)
+    install::copy(&install::sources("restate"), &["service.mjs"], &place)?;
+    install::cargo("restate", "service.rs")
 }
 
 /// The service of one SDK.
@@ -46,7 +39,7 @@ impl Service {
                 node.arg("service.mjs").env("RESTATE_LOGGING", "WARN").env("NODE_ENV", "production");
                 node
             }
-            Self::Rust => Command::new(place.join("target/release/service")),
+            Self::Rust => Command::new(install::cargo_program(place, "restate-saga")),
         };
         command.arg(at.to_string()).current_dir(place);
         command
@@ -56,23 +49,14 @@ impl Service {
     fn names(&self, place: &Path) -> Result<(&'static str, String), String> {
         match self {
             Self::TypeScript => {
-                let node = install::tool("node", "--version", "Restate's service needs it")?;
                 let sdk = install::npm_version(place, SDK)?;
-                Ok(("Restate, TypeScript", format!("SDK {sdk}, Node.js {}", node.trim_start_matches('v'))))
+                Ok(("Restate, TypeScript", format!("SDK {sdk}, {}", install::node()?)))
             }
             Self::Rust => {
-                let lock = install::text(&place.join("Cargo.lock"))?;
-                let sdk = locked(&lock, "restate-sdk").ok_or("Cargo.lock does not name restate-sdk")?;
-                Ok(("Restate, Rust", format!("SDK {sdk}")))
+                Ok(("Restate, Rust", format!("SDK {}", install::cargo_version(place, "restate-sdk")?)))
             }
         }
     }
-}
-
-/// The version of a crate in a lock file.
-fn locked<'a>(lock: &'a str, package: &str) -> Option<&'a str> {
-    let (_, rest) = lock.split_once(&format!("name = \"{package}\"\nversion = \""))?;
-    rest.split('"').next()
 }
 
 pub(super) fn measure(plan: &Plan, rows: &mut Vec<Figures>) -> Result<(), String> {
@@ -95,7 +79,7 @@ impl Restate {
     fn start(place: &Path, service: &Service) -> Result<Self, String> {
         let (name, sdk) = service.names(place)?;
         let version = format!("{} ({sdk})", install::npm_version(place, SERVER)?);
-        let [at, ingress, admin, fabric] = [(); 4].map(|()| SocketAddr::from(([127, 0, 0, 1], spare_port())));
+        let [at, ingress, admin, fabric] = addresses();
         let mut part = Part::start("Restate's service", service.command(place, at))?;
         part.wait_for("ready", START)?;
         let mut command = Command::new(program(place)?);
@@ -164,17 +148,4 @@ fn program(place: &Path) -> Result<PathBuf, String> {
     let program = place.join("node_modules").join(format!("{SERVER}-{machine}")).join("bin/restate-server");
     program.exists().then_some(()).ok_or_else(|| format!("{} is not there", program.display()))?;
     Ok(program)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_version_of_a_crate_is_the_locked_one() {
-        let lock = "[[package]]\nname = \"restate-sdk-macros\"\nversion = \"1.0.0\"\n\n\
-                    [[package]]\nname = \"restate-sdk\"\nversion = \"0.13.0\"\nsource = \"x\"\n";
-        assert_eq!(locked(lock, "restate-sdk"), Some("0.13.0"));
-        assert_eq!(locked(lock, "tokio"), None);
-    }
 }
