@@ -4,7 +4,7 @@ use std::io::BufRead;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use dbos::{Config, DBOS, Executor, Result};
+use dbos::{Config, DBOS, Result};
 
 static STEPS: AtomicU64 = AtomicU64::new(0);
 
