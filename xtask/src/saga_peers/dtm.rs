@@ -87,7 +87,7 @@ fn copy(from: &Path, to: &Path) -> std::io::Result<()> {
 /// Whether the result of a step is written before the next one runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Results {
-    /// The default: up to 0.2 s later, in batches. A crash repeats those steps.
+    /// The default: later, in batches. A crash repeats those steps.
     Later,
     /// `UpdateBranchSync: 1`.
     Before,

@@ -84,7 +84,7 @@ fn line(from: &mut impl BufRead) -> std::io::Result<String> {
 
 fn take(from: &mut impl BufRead, length: u64, body: &mut Vec<u8>) -> std::io::Result<()> {
     let before = body.len() as u64;
-    if before + length > BODY_BYTES_MAX {
+    if before.saturating_add(length) > BODY_BYTES_MAX {
         return Err(std::io::Error::other("an answer that is too long"));
     }
     from.by_ref().take(length).read_to_end(body)?;
@@ -158,6 +158,7 @@ mod tests {
             "HTTP/1.1 200 OK\r\ncontent-length: five\r\n\r\nhello",
             "HTTP/1.1 200 OK\r\ncontent-length: 99999999\r\n\r\n",
             "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nab",
+            "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n1\r\na\r\nffffffffffffffff\r\n",
         ] {
             assert!(answer(&mut half.as_bytes()).is_err(), "{half}");
         }

@@ -53,7 +53,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = CALLERS,
         value_parser = clap::value_parser!(u64).range(1..=1_024))]
     callers: Vec<u64>,
-    /// Milliseconds of processors that a saga of semel costs on this machine, for ratios: SQLite=0.2,PostgreSQL=0.3.
+    /// Processor time of a saga of semel on this machine, its server included, for ratios: SQLite=0.2,PostgreSQL=0.3.
     #[arg(long, value_delimiter = ',', value_name = "NAME=MS")]
     semel: Vec<Semel>,
     #[command(flatten)]
@@ -72,7 +72,7 @@ pub(crate) enum Peer {
 
 impl Arguments {
     /// All peers, beside these figures of semel.
-    #[cfg_attr(not(test), expect(dead_code, reason = "for `bench saga --peers`"))]
+    #[cfg_attr(not(test), expect(dead_code, reason = "called by `bench saga --peers`"))]
     pub(crate) fn all(run: BenchArguments, semel: Vec<Semel>) -> Self {
         Self { only: Vec::new(), callers: CALLERS.to_vec(), semel, run }
     }
