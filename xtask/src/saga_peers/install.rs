@@ -23,14 +23,27 @@ pub(super) fn place(peer: &str) -> Result<PathBuf, String> {
     Ok(place)
 }
 
-/// An empty folder, on the disk of the checkout: in memory an fsync costs nothing.
-pub(super) fn data(place: &Path) -> Result<PathBuf, String> {
-    let data = place.join("data");
-    let made = match fs::remove_dir_all(&data) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
-        _ => fs::create_dir(&data),
-    };
-    made.map(|()| data.clone()).map_err(|error| format!("{}: {error}", data.display()))
+/// A folder that is empty at first, on the disk of the checkout: in memory an fsync costs nothing. It goes with the value.
+#[derive(Debug)]
+pub(super) struct Data(pub(super) PathBuf);
+
+impl Data {
+    pub(super) fn new(place: &Path) -> Result<Self, String> {
+        let data = place.join("data");
+        let made = match fs::remove_dir_all(&data) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
+            _ => fs::create_dir(&data),
+        };
+        made.map_err(|error| format!("{}: {error}", data.display()))?;
+        Ok(Self(data))
+    }
+}
+
+impl Drop for Data {
+    fn drop(&mut self) {
+        // What stays is removed by the next run.
+        let _ = fs::remove_dir_all(&self.0);
+    }
 }
 
 /// Copies our files to where the packages are. One that is there already keeps its time, for those who build from it.

@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 
 use super::figures::Figures;
 use super::http::{self, Connection};
+use super::install::{self, Data};
+use super::measure;
 use super::measure::{Plan, Setup, measure as measure_setup};
 use super::part::{Part, START, addresses};
-use super::{install, measure};
 
 const SERVER: &str = "@restatedev/restate-server";
 const SDK: &str = "@restatedev/restate-sdk";
@@ -73,6 +74,8 @@ struct Restate {
     ingress: SocketAddr,
     server: Part,
     service: Part,
+    /// Dropped last: the server still uses it.
+    _data: Data,
 }
 
 impl Restate {
@@ -84,14 +87,15 @@ impl Restate {
         part.wait_for("ready", START)?;
         let mut command = Command::new(program(place)?);
         command.args(["--no-logo", "--bind-ip", "127.0.0.1", "--listen-mode", "tcp"]);
-        command.arg("--base-dir").arg(install::data(place)?).current_dir(place);
+        let data = Data::new(place)?;
+        command.arg("--base-dir").arg(&data.0).current_dir(place);
         command.env("RESTATE_BIND_PORT", fabric.port().to_string());
         command.env("RESTATE_ADMIN__BIND_PORT", admin.port().to_string());
         command.env("RESTATE_INGRESS__BIND_PORT", ingress.port().to_string());
         command.env("RESTATE_DISABLE_TELEMETRY", "true");
         let server = Part::start("restate-server", command)?;
         let names = [name.to_owned(), version, "its own (RocksDB)".to_owned()];
-        let mut restate = Self { names, ingress, server, service: part };
+        let mut restate = Self { names, ingress, server, service: part, _data: data };
         restate.register(admin, at)?;
         Ok(restate)
     }
