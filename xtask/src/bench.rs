@@ -2,7 +2,7 @@
 
 use clap::{Args, Subcommand};
 
-use crate::cargo;
+use crate::{cargo, saga_peers};
 
 /// Measure speed as ratios against a floor in the same run. Machines are noisy: run it twice.
 #[derive(Debug, Subcommand)]
@@ -20,6 +20,7 @@ pub(crate) enum Bench {
     Consume(ConsumeArguments),
     /// The HTTP layer against the bare handler, the gateway against nginx. Installs wrk and nginx.
     Edge(BenchArguments),
+    SagaPeers(saga_peers::Arguments),
 }
 
 #[derive(Debug, Args)]
@@ -68,14 +69,14 @@ pub(crate) struct ConsumeArguments {
     run: BenchArguments,
 }
 
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct BenchArguments {
     /// A fifth of the work: for a first look.
     #[arg(long)]
-    quick: bool,
+    pub(crate) quick: bool,
     /// One JSON object a line.
     #[arg(long)]
-    json: bool,
+    pub(crate) json: bool,
 }
 
 pub(crate) fn run(bench: &Bench) -> Result<(), String> {
@@ -84,6 +85,7 @@ pub(crate) fn run(bench: &Bench) -> Result<(), String> {
         Bench::Relay(arguments) => &arguments.run,
         Bench::Consume(arguments) => &arguments.run,
         Bench::Layer(arguments) | Bench::Edge(arguments) => arguments,
+        Bench::SagaPeers(arguments) => &arguments.run,
     };
     let mut args = Vec::new();
     args.extend(arguments.quick.then(|| "--quick".to_owned()));
@@ -120,6 +122,8 @@ pub(crate) fn run(bench: &Bench) -> Result<(), String> {
             cargo::run(&["build", "--quiet", "--profile", "dist", "--package", "semel-cli"], &[])?;
             execute(&program("edge", "edge"), &args)
         }
+        // Nothing of the package `proof`, and nothing of semel.
+        Bench::SagaPeers(arguments) => saga_peers::run(arguments),
     }
 }
 

@@ -19,6 +19,7 @@ mod observability;
 mod old;
 mod phase;
 mod prove;
+mod saga_peers;
 mod selection;
 mod services;
 mod slow;

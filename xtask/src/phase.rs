@@ -121,9 +121,24 @@ fn running() -> MutexGuard<'static, Vec<u32>> {
     RUNNING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// From now on an interruption ends this process group too.
+pub(crate) fn watch(group: u32) {
+    running().push(group);
+    // It may have come just before, and then it did not see this group.
+    if INTERRUPTED.load(Ordering::SeqCst) {
+        end_group(group);
+    }
+}
+
+/// Ends a watched process group, whose leader is our child and not waited for yet.
+pub(crate) fn end_watched(group: u32) {
+    end_group(group);
+    running().retain(|other| *other != group);
+}
+
 /// The handler ends the process once everything is stopped. Until then the main thread must not
 /// go on to the next phase, nor report as a failure what was interrupted.
-fn stand_still_if_interrupted() {
+pub(crate) fn stand_still_if_interrupted() {
     while INTERRUPTED.load(Ordering::SeqCst) {
         std::thread::park_timeout(Duration::from_secs(1));
     }
