@@ -39,7 +39,8 @@ impl Shop {
     }
 }
 
-#[semel::step(atomic, undo = cancel)]
+/// With a timeout of its own: the longest one of all steps makes the workers' lease longer.
+#[semel::step(atomic, timeout = "500ms", undo = cancel)]
 async fn create(tx: &mut StepTx<'_>, _: At<'_, Shop>, order: &String) -> StepResult<i64> {
     let db = tx.sqlite().ok_or_else(|| StepError::refused("the journal is not in SQLite"))?;
     db.execute("INSERT INTO orders (name, cancelled) VALUES (?1, 0)", [order])?;

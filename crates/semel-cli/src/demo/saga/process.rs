@@ -29,8 +29,8 @@ use crate::gateway::stdin_ended;
 /// The tenant of all orders.
 pub(super) const TENANT: &str = "demo";
 
-/// A worker that died is noticed after this long.
-const LEASE: Duration = Duration::from_millis(1_500);
+/// A worker that died is noticed after this long: at least twice the longest timeout of a step with the margin.
+const LEASE: Duration = Duration::from_millis(1_600);
 const LEASE_MARGIN: Duration = Duration::from_millis(300);
 const POLL: Duration = Duration::from_millis(100);
 /// How long a client waits for an end before it asks again.
