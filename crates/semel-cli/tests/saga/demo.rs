@@ -18,10 +18,17 @@ fn each_order_is_complete_or_undone_although_workers_are_killed() {
     assert_eq!(ran.code, 0, "{ran:?}");
     let report: Value = serde_json::from_str(&ran.stdout).unwrap();
     let number = |path: &str| report.pointer(path).unwrap().as_u64().unwrap();
-    assert_eq!((number("/orders"), number("/with/workers_killed"), number("/without/workers_killed")), (40, 2, 2));
+    assert_eq!(
+        (number("/orders"), number("/with/workers_killed"), number("/without/workers_killed")),
+        (40, 2, 2)
+    );
     // The seed says which orders are refused.
     let (complete, undone) = (number("/with/complete"), number("/with/undone"));
-    assert_eq!((complete + undone, number("/completed"), number("/undone")), (40, complete, undone), "{report}");
+    assert_eq!(
+        (complete + undone, number("/completed"), number("/undone")),
+        (40, complete, undone),
+        "{report}"
+    );
     assert!(complete > 20 && undone > 3, "{report}");
     assert_eq!((number("/with/repeated"), number("/with/half_done")), (0, 0));
     assert_eq!((number("/with/created"), number("/with/cancelled")), (40, undone));

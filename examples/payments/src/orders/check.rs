@@ -30,7 +30,8 @@ pub async fn check(directory: &Path) -> Result<(), Failed> {
     let stock = spawn(stock::router(&stock_ledger, None)?).await?;
     let bank = spawn(bank::router(&bank_ledger, None)?).await?;
     let database = directory.join("orders.db");
-    let shop = Shop { stock: Stock::new(&format!("http://{stock}")), bank: Bank::new(&format!("http://{bank}")) };
+    let shop =
+        Shop { stock: Stock::new(&format!("http://{stock}")), bank: Bank::new(&format!("http://{bank}")) };
     let orders = Orders::open(&format!("sqlite:{}", database.display()), shop).await?;
     let service = spawn(orders.router()).await?;
 

@@ -67,7 +67,8 @@ pub async fn run(command: &str, words: impl Iterator<Item = String>, temporary: 
         _ => match (&args.store, &args.stock, &args.bank) {
             (None, None, None) => check::check(temporary).await,
             (Some(store), Some(stock), Some(bank)) => {
-                let orders = Orders::open(store, Shop { stock: Stock::new(stock), bank: Bank::new(bank) }).await?;
+                let orders =
+                    Orders::open(store, Shop { stock: Stock::new(stock), bank: Bank::new(bank) }).await?;
                 let served = serve(orders.router(), listen).await;
                 orders.drain().await;
                 served

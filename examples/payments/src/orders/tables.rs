@@ -42,7 +42,8 @@ pub(super) async fn create(tx: &mut StepTx<'_>, intent: &Intent, purchase: &Purc
     let (merchant, key) = (intent.scope().as_str(), intent.key().as_str());
     let Purchase { sku, cents } = purchase;
     if let Some(tx) = tx.postgres() {
-        let insert = "INSERT INTO shop_order (merchant, key, sku, cents) VALUES ($1, $2, $3, $4) RETURNING id";
+        let insert =
+            "INSERT INTO shop_order (merchant, key, sku, cents) VALUES ($1, $2, $3, $4) RETURNING id";
         return Ok(tx.query_one(insert, &[&merchant, &key, sku, cents]).await?.try_get(0)?);
     }
     let insert = "INSERT INTO shop_order (merchant, key, sku, cents) VALUES (?1, ?2, ?3, ?4)";

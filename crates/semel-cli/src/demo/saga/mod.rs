@@ -114,7 +114,10 @@ async fn demonstrate(args: &Demo, directory: &Path) -> Result<Report, Failed> {
     let mut progress = Progress::new();
     let mut report = Report { seed, orders: args.orders, tasks: args.tasks, ..Report::default() };
 
-    progress.phase(format!("seed {seed}; without sagas, each step retried; workers are killed"), args.orders as usize);
+    progress.phase(
+        format!("seed {seed}; without sagas, each step retried; workers are killed"),
+        args.orders as usize,
+    );
     let folder = directory.join("without");
     make_folder(&folder, false).await?;
     let mut stage = Stage::start(&folder, seed, Part::Naive, None).await?;
@@ -134,7 +137,7 @@ async fn demonstrate(args: &Demo, directory: &Path) -> Result<Report, Failed> {
     settle::come_to_rest(&admin, false).await?;
     stage.quiet().await?;
     progress.phase("resolving by hand what no lookup found out", 0);
-    report.resolved = settle::resolve_all(&admin, &ledger(&folder, Part::Provider), &mut report.wrong).await?;
+    report.resolved = settle::resolve_all(&admin, &ledger(&folder, Part::Provider)).await?;
     stage.calm_down().await?;
     settle::come_to_rest(&admin, true).await?;
     let [completed, undone] =
@@ -194,9 +197,7 @@ async fn place(
     let kills = plan::kills(seed, args.orders, WORKERS);
     let workers: Vec<SocketAddr> = stage.workers.iter().map(|worker| worker.address).collect();
     let (ended, watched) = watch::channel(0);
-    let placing = async {
-        Ok(place_all(&workers, seed, args.orders, args.tasks, &ended, progress).await)
-    };
+    let placing = async { Ok(place_all(&workers, seed, args.orders, args.tasks, &ended, progress).await) };
     let (heard, ()) = tokio::try_join!(placing, kill(&kills, &mut stage.workers, watched))?;
     side.requests = heard.requests;
     side.unanswered = heard.unanswered;
@@ -205,7 +206,11 @@ async fn place(
     Ok(heard)
 }
 
-async fn kill(kills: &[Kill], workers: &mut [Process], mut ended: watch::Receiver<u32>) -> Result<(), Failed> {
+async fn kill(
+    kills: &[Kill],
+    workers: &mut [Process],
+    mut ended: watch::Receiver<u32>,
+) -> Result<(), Failed> {
     for kill in kills {
         // All clients may have gone by then; it is killed all the same.
         let _ = ended.wait_for(|ended| *ended >= kill.after).await;
@@ -220,7 +225,9 @@ impl Stage {
         let words = |part: Part| {
             let mut words = vec!["demo-saga-process".to_owned()];
             let folder = folder.display().to_string();
-            for (flag, value) in [("--part", part.name()), ("--seed", &seed.to_string()), ("--folder", &folder)] {
+            for (flag, value) in
+                [("--part", part.name()), ("--seed", &seed.to_string()), ("--folder", &folder)]
+            {
                 words.extend([flag.to_owned(), value.to_owned()]);
             }
             words
@@ -249,7 +256,9 @@ impl Stage {
         for participant in &self.participants {
             while self::ask(participant, "/quiet").await?["quiet"] != true {
                 if Instant::now() > deadline {
-                    return Err(Failed::not_done("requests are still under way; check whether the disk is stalled"));
+                    return Err(Failed::not_done(
+                        "requests are still under way; check whether the disk is stalled",
+                    ));
                 }
                 tokio::time::sleep(QUIET_PAUSE).await;
             }

@@ -85,7 +85,9 @@ impl Naive {
     ) -> Result<End, rusqlite::Error> {
         if let Some(held) = held {
             let mut attempts = 1..=ATTEMPTS_MAX;
-            while self.attempt(self.stock, "/release", order, &held).await.is_err() && attempts.next().is_some() {
+            while self.attempt(self.stock, "/release", order, &held).await.is_err()
+                && attempts.next().is_some()
+            {
                 tokio::time::sleep(PAUSE).await;
             }
         }

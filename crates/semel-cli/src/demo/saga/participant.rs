@@ -186,7 +186,9 @@ impl Books {
         };
         let refusal = order.refusal(seed);
         match (path, self.by_key.get(&ask.key)) {
-            ("/hold", _) if refusal == Some(Refusal::OutOfStock) => refuse(StatusCode::CONFLICT, "out of stock"),
+            ("/hold", _) if refusal == Some(Refusal::OutOfStock) => {
+                refuse(StatusCode::CONFLICT, "out of stock")
+            }
             ("/charge", _) if refusal == Some(Refusal::Declined) => {
                 refuse(StatusCode::PAYMENT_REQUIRED, "the card was declined")
             }
@@ -236,7 +238,8 @@ mod tests {
     #[test]
     fn stock_honours_keys_and_a_released_key_holds_nothing_any_more() {
         let (mut books, order) = (Books::default(), order(None));
-        let statuses = [("/hold", "a", 201), ("/hold", "a", 200), ("/release", "a", 201), ("/release", "a", 200)];
+        let statuses =
+            [("/hold", "a", 201), ("/hold", "a", 200), ("/release", "a", 201), ("/release", "a", 200)];
         for (path, key, status) in statuses.into_iter().chain([("/release", "b", 200), ("/hold", "b", 409)]) {
             assert_eq!(ask(&mut books, path, &order, key), status, "{path} {key}");
         }

@@ -29,7 +29,8 @@ pub(super) enum Refusal {
 impl OrderNo {
     /// Whether somebody refuses this order.
     pub(super) fn refusal(self, seed: u64) -> Option<Refusal> {
-        let mut rng = Rng::with_seed(seed.rotate_left(32) ^ u64::from(self.0).wrapping_mul(0x9E37_79B9_7F4A_7C15));
+        let mut rng =
+            Rng::with_seed(seed.rotate_left(32) ^ u64::from(self.0).wrapping_mul(0x9E37_79B9_7F4A_7C15));
         if rng.u32(..OUT_OF_STOCK_ONE_IN) == 0 {
             Some(Refusal::OutOfStock)
         } else if rng.u32(..DECLINED_ONE_IN) == 0 {

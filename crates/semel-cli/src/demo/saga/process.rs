@@ -176,7 +176,9 @@ impl Worker {
             Ok(SagaEnd::Completed(charge)) => (StatusCode::OK, json!({ "charge": charge })),
             Ok(SagaEnd::Undone { why, .. }) => (StatusCode::CONFLICT, json!({ "why": why })),
             Ok(SagaEnd::Abandoned) => (StatusCode::GONE, json!({})),
-            Err(SagaError::Parked { reason, .. }) => (StatusCode::ACCEPTED, json!({ "why": reason.as_str() })),
+            Err(SagaError::Parked { reason, .. }) => {
+                (StatusCode::ACCEPTED, json!({ "why": reason.as_str() }))
+            }
             // Under way, stopping, or the journal did not answer: the same key again.
             Err(error) => (StatusCode::SERVICE_UNAVAILABLE, json!({ "why": error.to_string() })),
         })

@@ -87,7 +87,9 @@ impl Report {
                 Some(id) => format!("--applied '\"{id}\"'"),
                 None => "--not-applied".to_owned(),
             };
-            text.push_str(&format!("  saga {saga} of {order}: {step} {reason}; semel saga resolve URL {saga} {step} {found}\n"));
+            text.push_str(&format!(
+                "  saga {saga} of {order}: {step} {reason}; semel saga resolve URL {saga} {step} {found}\n"
+            ));
         }
         if self.resolved.len() > SHOWN_MAX {
             text.push_str(&format!("  and {} more\n", self.resolved.len() - SHOWN_MAX));
@@ -109,7 +111,8 @@ mod tests {
             reason: "unknown_result".to_owned(),
             charge: charge.map(str::to_owned),
         };
-        let mut report = Report { resolved: vec![resolved(8, Some("charged-3")), resolved(9, None)], ..Report::default() };
+        let mut report =
+            Report { resolved: vec![resolved(8, Some("charged-3")), resolved(9, None)], ..Report::default() };
         let text = report.text();
         assert!(text.contains("semel saga resolve URL 8 charge#0 --applied '\"charged-3\"'\n"), "{text}");
         assert!(text.contains("semel saga resolve URL 9 charge#0 --not-applied\n"), "{text}");

@@ -79,30 +79,23 @@ pub(super) async fn come_to_rest(admin: &SagaAdmin, parked: bool) -> Result<(), 
 }
 
 /// Decides about every parked saga by the provider's ledger. No charge is under way any more.
-pub(super) async fn resolve_all(
-    admin: &SagaAdmin,
-    ledger: &Path,
-    wrong: &mut Vec<String>,
-) -> Result<Vec<Resolved>, Failed> {
+pub(super) async fn resolve_all(admin: &SagaAdmin, ledger: &Path) -> Result<Vec<Resolved>, Failed> {
     let lines: Vec<Line> = crate::demo::ledger::read(ledger)?;
     let charges: BTreeMap<String, String> = lines.into_iter().map(|line| (line.order, line.id)).collect();
     let mut all = Vec::new();
     for parked in list(admin, &[Status::Parked]).await? {
         let order = parked.intent.key().as_str().to_owned();
         let charge = charges.get(&order).cloned();
-        match resolve(admin, parked.number, charge.as_deref()).await? {
-            Some((step, reason)) => {
-                let (saga, step) = (parked.number.0, step.to_string());
-                all.push(Resolved { saga, order, step, reason, charge });
-            }
-            None => wrong.push(format!("the saga of {order} could not be resolved")),
+        if let Some((step, reason)) = resolve(admin, parked.number, charge.as_deref()).await? {
+            let (saga, step) = (parked.number.0, step.to_string());
+            all.push(Resolved { saga, order, step, reason, charge });
         }
     }
     Ok(all)
 }
 
 /// `semel saga resolve URL N charge --applied '"ID"'`, or `--not-applied`. Returns what was resolved, and why it was
-/// parked; `None` if that could not be done.
+/// parked; `None` if it went on by itself: a later lookup found the charge.
 async fn resolve(
     admin: &SagaAdmin,
     number: SagaNumber,

@@ -59,7 +59,10 @@ impl Traces {
     /// Where sagas ran, nothing may be there twice either that was undone later.
     fn most_at_once(&self) -> u64 {
         let Self { created, cancelled, held, released, charged, notified, published } = *self;
-        [created, cancelled, held, released, charged, notified, published].into_iter().max().unwrap_or_default()
+        [created, cancelled, held, released, charged, notified, published]
+            .into_iter()
+            .max()
+            .unwrap_or_default()
     }
 }
 
@@ -91,7 +94,8 @@ pub(super) struct Side {
 impl Ledgers {
     /// Reads the ledgers and the table in the folder of one side.
     pub(super) fn read(folder: &Path, orders: u32) -> Result<Self, Failed> {
-        let mut all: BTreeMap<OrderNo, Traces> = (0..orders).map(|n| (OrderNo(n), Traces::default())).collect();
+        let mut all: BTreeMap<OrderNo, Traces> =
+            (0..orders).map(|n| (OrderNo(n), Traces::default())).collect();
         let mut of = |order: &str, add: &mut dyn FnMut(&mut Traces)| match order.parse::<OrderNo>() {
             Ok(order) if all.contains_key(&order) => {
                 all.entry(order).and_modify(add);
@@ -109,7 +113,8 @@ impl Ledgers {
                 })?;
             }
         }
-        let unread = |error: rusqlite::Error| Failed::not_done(format!("the orders could not be read: {error}"));
+        let unread =
+            |error: rusqlite::Error| Failed::not_done(format!("the orders could not be read: {error}"));
         for (order, cancelled) in rows(folder).map_err(unread)? {
             of(&order, &mut |traces| {
                 traces.created += 1;
@@ -143,7 +148,12 @@ impl Ledgers {
 
     /// What is wrong where sagas ran: an order that is neither complete nor undone, that did not come to what it had to,
     /// or that ended otherwise than its saga.
-    pub(super) fn wrong(&self, seed: u64, completed: &BTreeSet<String>, undone: &BTreeSet<String>) -> Vec<String> {
+    pub(super) fn wrong(
+        &self,
+        seed: u64,
+        completed: &BTreeSet<String>,
+        undone: &BTreeSet<String>,
+    ) -> Vec<String> {
         let mut wrong = Vec::new();
         for (order, traces) in &self.0 {
             let name = order.to_string();
@@ -195,7 +205,8 @@ mod tests {
     use super::*;
 
     const SEED: u64 = 7;
-    const DONE: Traces = Traces { created: 1, cancelled: 0, held: 1, released: 0, charged: 1, notified: 1, published: 1 };
+    const DONE: Traces =
+        Traces { created: 1, cancelled: 0, held: 1, released: 0, charged: 1, notified: 1, published: 1 };
 
     /// One order as it should be, changed by `change`; its saga ended as it should.
     fn wrong(change: impl Fn(&mut Traces)) -> Vec<String> {
@@ -227,7 +238,8 @@ mod tests {
     fn an_order_that_has_to_be_refused_leaves_nothing() {
         let order = (0..).map(OrderNo).find(|order| order.refusal(SEED).is_some()).unwrap();
         let undone = BTreeSet::from([order.to_string()]);
-        let judge = |traces, undone| Ledgers(BTreeMap::from([(order, traces)])).wrong(SEED, &BTreeSet::new(), undone);
+        let judge =
+            |traces, undone| Ledgers(BTreeMap::from([(order, traces)])).wrong(SEED, &BTreeSet::new(), undone);
         let taken_back = Traces { created: 1, cancelled: 1, held: 1, released: 1, ..Traces::default() };
         assert_eq!(judge(taken_back, &undone), Vec::<String>::new());
         assert!(judge(taken_back, &BTreeSet::new())[0].contains("ended otherwise"));

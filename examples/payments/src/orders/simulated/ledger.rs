@@ -8,8 +8,7 @@ use rusqlite::{Connection, Transaction, TransactionBehavior};
 
 use crate::Failed;
 
-const TABLE: &str =
-    "CREATE TABLE IF NOT EXISTS effect (id INTEGER PRIMARY KEY, what TEXT NOT NULL, key TEXT NOT NULL) STRICT";
+const TABLE: &str = "CREATE TABLE IF NOT EXISTS effect (id INTEGER PRIMARY KEY, what TEXT NOT NULL, key TEXT NOT NULL) STRICT";
 
 /// The ledger. Cheap to clone.
 #[derive(Clone, Debug)]
