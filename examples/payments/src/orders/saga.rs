@@ -47,7 +47,7 @@ async fn reserve(at: At<'_, Shop>, sku: &String) -> StepResult<String> {
 }
 
 /// Also where it is not known whether the stock was reserved. After it, the key of the reservation does nothing any more.
-async fn release(at: At<'_, Shop>, _: &String, _hold: Option<String>) -> StepResult<()> {
+async fn release(at: At<'_, Shop>, _: &str, _hold: Option<String>) -> StepResult<()> {
     at.app.stock.release(at.forward_key()).await
 }
 

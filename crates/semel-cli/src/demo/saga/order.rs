@@ -47,7 +47,7 @@ async fn create(tx: &mut StepTx<'_>, _: At<'_, Shop>, order: &String) -> StepRes
     Ok(db.last_insert_rowid())
 }
 
-async fn cancel(tx: &mut StepTx<'_>, _: At<'_, Shop>, _: &String, id: i64) -> StepResult<()> {
+async fn cancel(tx: &mut StepTx<'_>, _: At<'_, Shop>, _: &str, id: i64) -> StepResult<()> {
     let db = tx.sqlite().ok_or_else(|| StepError::refused("the journal is not in SQLite"))?;
     db.execute("UPDATE orders SET cancelled = 1 WHERE id = ?1", [id])?;
     Ok(())
@@ -59,7 +59,7 @@ async fn reserve(at: At<'_, Shop>, order: &String) -> StepResult<String> {
 }
 
 /// With the key of the reservation: if that did not arrive yet, it does nothing any more.
-async fn release(at: At<'_, Shop>, order: &String, _: Option<String>) -> StepResult<()> {
+async fn release(at: At<'_, Shop>, order: &str, _: Option<String>) -> StepResult<()> {
     if at.app.bug == Some(Bug::Lost) {
         return Ok(());
     }
@@ -71,11 +71,11 @@ async fn charge(at: At<'_, Shop>, order: &String) -> StepResult<String> {
     at.app.ask(at.app.provider, "/charge", order, at.key()).await
 }
 
-async fn find_charge(at: At<'_, Shop>, order: &String) -> LookedUp<String> {
+async fn find_charge(at: At<'_, Shop>, order: &str) -> LookedUp<String> {
     if at.app.bug == Some(Bug::Blind) {
         return LookedUp::NotApplied;
     }
-    let ask = Ask { order: order.clone(), key: at.key().as_str().to_owned() };
+    let ask = Ask { order: order.to_owned(), key: at.key().as_str().to_owned() };
     match call(at.app.provider, "/find", &ask).await {
         Ok((StatusCode::OK, body)) => {
             serde_json::from_slice(&body).map_or(LookedUp::Unknown, LookedUp::Applied)
