@@ -429,7 +429,7 @@ pub(crate) struct Gateway {
 /// at a stock service, a charge at a payment provider, a mail. Stock, provider and mail are processes that lose answers,
 /// fail, are slow, and refuse some orders; the workers that carry out the orders are killed with SIGKILL at random moments.
 /// This is done twice, by a service that retries each step, and by sagas in a SQLite file. The table is counted from the
-/// ledgers of the participants and the table of orders. Where nobody can say whether a card was charged, the saga is
+/// ledgers of the participants and the table of orders. Where a lookup does not say whether a card was charged, the saga is
 /// parked; the demo then reads the provider's ledger and records what it says, as `semel saga resolve` does. Exit code 1
 /// if with sagas an order is neither complete nor undone, or if anything happened twice.
 #[derive(Args)]
@@ -461,7 +461,7 @@ pub(crate) struct Demo {
     /// Keep the service and the gateway running until Ctrl-C, and print requests to try
     #[arg(long)]
     pub(crate) stay: bool,
-    /// Show sagas: orders of several steps that are done or undone, whoever is killed
+    /// Show sagas: orders of several steps that are done or undone, however often workers are killed
     #[arg(long, conflicts_with_all = ["intents", "sends", "svg", "stay"])]
     pub(crate) saga: bool,
     /// With --saga: how many orders to place

@@ -36,7 +36,7 @@ fn each_order_is_complete_or_undone_although_workers_are_killed() {
         assert_eq!(number(&format!("/with/{what}")), complete, "{what}: {report}");
     }
     assert_eq!(number("/with/held") - number("/with/released"), complete, "{report}");
-    // Nobody but the ledger can say what came of some charges.
+    // Of some charges only the ledger says what came of them.
     let resolved = report["resolved"].as_array().unwrap();
     assert!(!resolved.is_empty() && resolved.iter().all(|saga| saga["step"] == "charge#0"), "{report}");
     assert_eq!(report["wrong"], Value::Array(Vec::new()));

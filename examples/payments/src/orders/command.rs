@@ -57,7 +57,7 @@ pub fn is_ours(word: &str) -> bool {
     ["orders", "stock", "bank"].contains(&word)
 }
 
-/// Runs one of them, with the words behind it. `temporary` is a directory for what nobody named.
+/// Runs one of them, with the words behind it. `temporary` is a directory for what is not named.
 pub async fn run(command: &str, words: impl Iterator<Item = String>, temporary: &Path) -> Result<(), Failed> {
     let args = Args::parse(words)?;
     let listen = args.serve.as_deref().unwrap_or("127.0.0.1:0");

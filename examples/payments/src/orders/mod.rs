@@ -12,7 +12,7 @@
 //! | [`saga`] | the four steps, and the saga |
 //! | [`tables`] | orders and notices, in PostgreSQL or SQLite |
 //! | [`participants`] | the calls of stock and bank, and what their answers say |
-//! | [`service`] | the route, and what a client is told |
+//! | [`service`] | the route, and what a client is answered |
 //! | [`simulated`] | stock and bank as servers with ledgers and faults of their own |
 //! | [`command`], [`check`](mod@check) | `payments orders`, `payments stock`, `payments bank` |
 

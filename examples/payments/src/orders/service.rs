@@ -51,14 +51,14 @@ impl Orders {
 
     async fn place(&self, merchant: &str, key: &str, purchase: &Purchase) -> Result<Answer, Failed> {
         let (scope, key) = (Scope::tenant(merchant)?, Key::new(key)?);
-        Ok(told(self.sagas.once(&self.registered, &scope, &key, purchase).await))
+        Ok(answer(self.sagas.once(&self.registered, &scope, &key, purchase).await))
     }
 }
 
 type Answer = (StatusCode, Json<Value>);
 
-/// What a client is told.
-fn told(end: Result<SagaEnd<Receipt>, SagaError>) -> Answer {
+/// What a client is answered.
+fn answer(end: Result<SagaEnd<Receipt>, SagaError>) -> Answer {
     let (status, body) = match end {
         Ok(SagaEnd::Completed(receipt)) => (StatusCode::CREATED, json!(receipt)),
         Ok(SagaEnd::Undone { why, .. }) => (StatusCode::UNPROCESSABLE_ENTITY, json!({ "error": why })),

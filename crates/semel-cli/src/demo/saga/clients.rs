@@ -21,9 +21,9 @@ const ANSWER_MAX: Duration = Duration::from_secs(8);
 const END_MAX: Duration = Duration::from_secs(40);
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// What a client was told about its order.
+/// How an order ended, as its client was answered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Told {
+pub(super) enum Reply {
     Completed,
     Undone,
     Parked,
@@ -31,18 +31,18 @@ pub(super) enum Told {
     Nothing,
 }
 
-/// What all clients heard.
+/// The answers of all clients.
 #[derive(Default)]
-pub(super) struct Heard {
+pub(super) struct Replies {
     pub(super) requests: u64,
     pub(super) unanswered: u64,
     pub(super) failed: u64,
-    pub(super) told: BTreeMap<OrderNo, Told>,
+    pub(super) by_order: BTreeMap<OrderNo, Reply>,
 }
 
 struct One {
     order: OrderNo,
-    told: Told,
+    reply: Reply,
     requests: u64,
     unanswered: u64,
     failed: u64,
@@ -56,7 +56,7 @@ pub(super) async fn place_all(
     clients: u32,
     ended: &tokio::sync::watch::Sender<u32>,
     progress: &mut Progress,
-) -> Heard {
+) -> Replies {
     let next = Arc::new(AtomicU32::new(0));
     let (done, mut results) = tokio::sync::mpsc::channel(clients as usize);
     let mut tasks = JoinSet::new();
@@ -72,34 +72,34 @@ pub(super) async fn place_all(
         });
     }
     drop(done);
-    let mut heard = Heard::default();
+    let mut replies = Replies::default();
     while let Some(one) = results.recv().await {
-        heard.requests += one.requests;
-        heard.unanswered += one.unanswered;
-        heard.failed += one.failed;
-        heard.told.insert(one.order, one.told);
+        replies.requests += one.requests;
+        replies.unanswered += one.unanswered;
+        replies.failed += one.failed;
+        replies.by_order.insert(one.order, one.reply);
         ended.send_modify(|ended| *ended += 1);
         progress.step();
     }
-    heard
+    replies
 }
 
 async fn place(workers: &[SocketAddr], seed: u64, order: OrderNo) -> One {
     let mut rng = Rng::with_seed(seed ^ u64::from(order.0));
-    let mut one = One { order, told: Told::Nothing, requests: 0, unanswered: 0, failed: 0 };
+    let mut one = One { order, reply: Reply::Nothing, requests: 0, unanswered: 0, failed: 0 };
     let until = Instant::now() + END_MAX;
     while Instant::now() < until {
         let worker = workers[rng.usize(..workers.len())];
         one.requests += 1;
         let place = Place { order: order.to_string() };
         match timeout(ANSWER_MAX, call(worker, "/orders", &place)).await {
-            Ok(Ok((StatusCode::OK, _))) => one.told = Told::Completed,
-            Ok(Ok((StatusCode::CONFLICT, _))) => one.told = Told::Undone,
-            Ok(Ok((StatusCode::ACCEPTED, _))) => one.told = Told::Parked,
+            Ok(Ok((StatusCode::OK, _))) => one.reply = Reply::Completed,
+            Ok(Ok((StatusCode::CONFLICT, _))) => one.reply = Reply::Undone,
+            Ok(Ok((StatusCode::ACCEPTED, _))) => one.reply = Reply::Parked,
             Ok(Ok(_)) => one.failed += 1,
             Ok(Err(_)) | Err(_) => one.unanswered += 1,
         }
-        if one.told != Told::Nothing {
+        if one.reply != Reply::Nothing {
             break;
         }
         sleep(PAUSE).await;

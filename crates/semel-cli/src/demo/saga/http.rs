@@ -28,7 +28,7 @@ pub(super) type Answered = io::Result<(StatusCode, serde_json::Value)>;
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CallError {
-    /// Nobody got the request.
+    /// The request was never sent.
     #[error("not sent: {0}")]
     NotSent(io::Error),
     /// It was sent; what became of it is unknown.

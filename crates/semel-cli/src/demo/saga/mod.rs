@@ -45,7 +45,7 @@ use tokio::sync::watch;
 
 pub(crate) use self::process::{DemoSagaProcess, run as run_process};
 
-use self::clients::{Heard, Told, place_all};
+use self::clients::{Replies, Reply, place_all};
 use self::participant::Ask;
 use self::plan::Kill;
 use self::process::{Part, database, database_url, ledger};
@@ -130,8 +130,9 @@ async fn demonstrate(args: &Demo, directory: &Path) -> Result<Report, Failed> {
     let folder = directory.join("with");
     make_folder(&folder, true).await?;
     let mut stage = Stage::start(&folder, seed, Part::Worker, args.bug).await?;
-    let heard = place(args, seed, &mut stage, &mut report.with, &mut progress).await?;
-    report.told_parked = heard.told.values().filter(|told| **told == Told::Parked).count() as u64;
+    let replies = place(args, seed, &mut stage, &mut report.with, &mut progress).await?;
+    report.answered_parked =
+        replies.by_order.values().filter(|reply| **reply == Reply::Parked).count() as u64;
     progress.phase("waiting for sagas that are still at work", 0);
     let admin = settle::open(&database_url(&folder)).await?;
     settle::come_to_rest(&admin, false).await?;
@@ -148,23 +149,23 @@ async fn demonstrate(args: &Demo, directory: &Path) -> Result<Report, Failed> {
     let ledgers = Ledgers::read(&folder, args.orders)?;
     ledgers.count(&mut report.with);
     report.wrong.splice(0..0, ledgers.wrong(seed, &completed, &undone));
-    report.wrong.extend(told_wrong(&heard, &completed, &undone));
+    report.wrong.extend(wrong_replies(&replies, &completed, &undone));
     (report.completed, report.undone) = (completed.len() as u64, undone.len() as u64);
     report.elapsed_ms = started.elapsed().as_millis() as u64;
     Ok(report)
 }
 
-/// Clients that were told something else than what happened.
-fn told_wrong(heard: &Heard, completed: &BTreeSet<String>, undone: &BTreeSet<String>) -> Vec<String> {
-    let wrong = heard.told.iter().filter_map(|(order, told)| {
+/// Clients whose answer is not what happened.
+fn wrong_replies(replies: &Replies, completed: &BTreeSet<String>, undone: &BTreeSet<String>) -> Vec<String> {
+    let wrong = replies.by_order.iter().filter_map(|(order, reply)| {
         let name = order.to_string();
-        let holds = match told {
-            Told::Completed => completed.contains(&name),
-            Told::Undone => undone.contains(&name),
-            Told::Parked => completed.contains(&name) || undone.contains(&name),
-            Told::Nothing => false,
+        let holds = match reply {
+            Reply::Completed => completed.contains(&name),
+            Reply::Undone => undone.contains(&name),
+            Reply::Parked => completed.contains(&name) || undone.contains(&name),
+            Reply::Nothing => false,
         };
-        (!holds).then(|| format!("the client of {name} was told {told:?}, and that is not how it ended"))
+        (!holds).then(|| format!("the client of {name} was answered {reply:?}, and that is not how it ended"))
     });
     wrong.collect()
 }
@@ -193,17 +194,17 @@ async fn place(
     stage: &mut Stage,
     side: &mut Side,
     progress: &mut Progress,
-) -> Result<Heard, Failed> {
+) -> Result<Replies, Failed> {
     let kills = plan::kills(seed, args.orders, WORKERS);
     let workers: Vec<SocketAddr> = stage.workers.iter().map(|worker| worker.address).collect();
     let (ended, watched) = watch::channel(0);
     let placing = async { Ok(place_all(&workers, seed, args.orders, args.tasks, &ended, progress).await) };
-    let (heard, ()) = tokio::try_join!(placing, kill(&kills, &mut stage.workers, watched))?;
-    side.requests = heard.requests;
-    side.unanswered = heard.unanswered;
-    side.failed = heard.failed;
+    let (replies, ()) = tokio::try_join!(placing, kill(&kills, &mut stage.workers, watched))?;
+    side.requests = replies.requests;
+    side.unanswered = replies.unanswered;
+    side.failed = replies.failed;
     side.workers_killed = kills.len() as u64;
-    Ok(heard)
+    Ok(replies)
 }
 
 async fn kill(

@@ -21,8 +21,8 @@ pub(super) struct Report {
     /// Sagas in the journal, by how they ended.
     pub(super) completed: u64,
     pub(super) undone: u64,
-    /// Orders whose client was told that it is not known yet how they end.
-    pub(super) told_parked: u64,
+    /// Orders whose client was answered that it is not known yet how they end.
+    pub(super) answered_parked: u64,
     /// Settled by hand, with the provider's ledger.
     pub(super) resolved: Vec<Resolved>,
     /// Empty when all is well.

@@ -242,7 +242,8 @@ mod tests {
             |traces, undone| Ledgers(BTreeMap::from([(order, traces)])).wrong(SEED, &BTreeSet::new(), undone);
         let taken_back = Traces { created: 1, cancelled: 1, held: 1, released: 1, ..Traces::default() };
         assert_eq!(judge(taken_back, &undone), Vec::<String>::new());
-        assert!(judge(taken_back, &BTreeSet::new())[0].contains("ended otherwise"));
+        let none = BTreeSet::new();
+        assert!(judge(taken_back, &none)[0].contains("ended otherwise"));
         assert!(judge(DONE, &undone)[0].contains("should be Undone"));
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 
-/// Most calls that are told apart.
+/// Most calls that are counted apart.
 const CALLS_MAX: usize = 100_000;
 /// A slow answer, and one that the client does not wait for.
 const SLOW: Duration = Duration::from_millis(300);
@@ -89,7 +89,7 @@ impl Fault {
     }
 }
 
-/// An answer that comes when nobody waits for it any more.
+/// An answer that comes when the client has given up.
 async fn never() -> Response {
     tokio::time::sleep(LOST).await;
     StatusCode::GATEWAY_TIMEOUT.into_response()
