@@ -194,6 +194,8 @@ fn killed(point: &str, place_of: &Place, sku: &str, cents: i64) -> Answer {
 }
 
 /// Each point of a saga, and the calls of both participants, killed before and after the effect.
+///
+/// Slow: a service for each point, and lookups that wait until the charge can no longer arrive.
 fn killed_at_each_point_an_order_is_done_once(database: Database) {
     let place_of = Place::new(database, None);
     let mut expected = NOTHING;
@@ -217,6 +219,8 @@ fn killed_at_each_point_an_order_is_done_once(database: Database) {
 }
 
 /// Around the refusal, and around each undo.
+///
+/// Slow: a service for each point, and lookups that wait until the charge can no longer arrive.
 fn killed_while_it_is_undone_an_order_leaves_nothing(database: Database) {
     let place_of = Place::new(database, None);
     let mut expected = NOTHING;
@@ -234,6 +238,8 @@ fn killed_while_it_is_undone_an_order_leaves_nothing(database: Database) {
 }
 
 /// Stock and bank lose requests and answers, fail before and after the effect, and are slow; by the seed.
+///
+/// Slow: lost answers are waited for, and then looked up.
 fn whatever_the_participants_lose_orders_are_all_or_undone(database: Database) {
     const ORDERS: i64 = 24;
     let place_of = Place::new(database, Some("7"));
@@ -257,11 +263,10 @@ fn whatever_the_participants_lose_orders_are_all_or_undone(database: Database) {
 }
 
 macro_rules! on_each_database {
-    ($($(#[$attribute:meta])* $law:ident),+ $(,)?) => {
+    ($($law:ident),+ $(,)?) => {
         mod sqlite {
             $(
                 #[test]
-                $(#[$attribute])*
                 fn $law() {
                     super::$law(super::Database::sqlite());
                 }
@@ -270,7 +275,6 @@ macro_rules! on_each_database {
         mod postgres {
             $(
                 #[test]
-                $(#[$attribute])*
                 fn $law() {
                     let Some(database) = super::Database::postgres() else { return };
                     super::$law(database);
@@ -282,10 +286,7 @@ macro_rules! on_each_database {
 
 on_each_database!(
     an_order_of_each_kind_is_done_or_undone_and_its_key_stands_for_it,
-    /// Slow: a service for each point, and lookups that wait until the charge can no longer arrive.
     killed_at_each_point_an_order_is_done_once,
-    /// Slow: as above.
     killed_while_it_is_undone_an_order_leaves_nothing,
-    /// Slow: lost answers are waited for, and then looked up.
     whatever_the_participants_lose_orders_are_all_or_undone,
 );
