@@ -107,6 +107,32 @@ fn every_contract_is_compared_by_a_test() {
     }
 }
 
+/// The lines of a document's Rust examples.
+fn rust_lines(text: &str) -> Vec<Vec<&str>> {
+    let mut blocks = Vec::new();
+    let mut lines = text.lines();
+    while let Some(line) = lines.next() {
+        if line.starts_with("```rust") {
+            blocks.push(lines.by_ref().take_while(|line| !line.starts_with("```")).collect());
+        }
+    }
+    blocks
+}
+
+/// The saga in README is lines of the one in `docs/sagas.md`, which runs as a test.
+#[test]
+fn the_saga_of_the_readme_is_the_one_that_runs() {
+    let [readme, sagas] = ["README.md", "docs/sagas.md"]
+        .map(|name| fs::read_to_string(root().join(name)).expect("the document"));
+    let blocks = rust_lines(&readme);
+    let saga = blocks.iter().find(|block| block.iter().any(|line| line.contains("#[semel::saga")));
+    let saga = saga.expect("README shows a saga");
+    assert!(saga.len() <= 25, "{} lines", saga.len());
+    let runs: Vec<&str> = rust_lines(&sagas).into_iter().flatten().collect();
+    let other: Vec<&&str> = saga.iter().filter(|line| !runs.contains(line)).collect();
+    assert!(other.is_empty(), "docs/sagas.md does not have: {other:#?}");
+}
+
 #[test]
 fn a_link_in_code_is_none_and_an_anchor_is_a_heading() {
     let text = "# A `b`: c\n[x](y.md#z) [u](v)\n```\n[no](no)\n# no\n```\n";

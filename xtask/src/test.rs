@@ -47,7 +47,10 @@ struct Example {
     arguments: &'static [&'static str],
 }
 
-const EXAMPLES: &[Example] = &[Example { package: "payments", binary: "payments", arguments: &[] }];
+const EXAMPLES: &[Example] = &[
+    Example { package: "payments", binary: "payments", arguments: &[] },
+    Example { package: "payments", binary: "payments", arguments: &["orders"] },
+];
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     let begin = Instant::now();

@@ -68,6 +68,9 @@ pub(crate) enum Command {
     /// The demo's payments service, on the database of --store
     #[command(hide = true)]
     DemoService(DemoService),
+    /// One process of the demo of sagas
+    #[command(hide = true)]
+    DemoSagaProcess(crate::demo::DemoSagaProcess),
     Gateway(Box<Gateway>),
     Relay(Box<crate::relay::Relay>),
     #[cfg(feature = "consume")]
@@ -421,10 +424,20 @@ pub(crate) struct Gateway {
 /// service (examples/payments), which claims in its own transactions on that server and is killed halfway; its result
 /// is counted from its tables. The demo creates two schemas of its own there and removes them. --cache redis://… is put
 /// in front of both. Only the flags count here, not SEMEL_STORE and SEMEL_CACHE.
+///
+/// With --saga it shows sagas instead: clients place orders, and an order is four steps: a row in a table, a reservation
+/// at a stock service, a charge at a payment provider, a mail. Stock, provider and mail are processes that lose answers,
+/// fail, are slow, and refuse some orders; the workers that carry out the orders are killed with SIGKILL at random moments.
+/// This is done twice, by a service that retries each step, and by sagas in a SQLite file. The table is counted from the
+/// ledgers of the participants and the table of orders. Where a lookup does not say whether a card was charged, the saga is
+/// parked; the demo then reads the provider's ledger and records what it says, as `semel saga resolve` does. Exit code 1
+/// if with sagas an order is neither complete nor undone, or if anything happened twice.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
   semel demo
+  semel demo --saga
+  semel demo --saga --orders 100 --seed 7 --json
   semel demo --store postgres://postgres@127.0.0.1/postgres --cache redis://127.0.0.1")]
 pub(crate) struct Demo {
     /// How many different payments to make
@@ -448,6 +461,12 @@ pub(crate) struct Demo {
     /// Keep the service and the gateway running until Ctrl-C, and print requests to try
     #[arg(long)]
     pub(crate) stay: bool,
+    /// Show sagas: orders of several steps that are done or undone, however often workers are killed
+    #[arg(long, conflicts_with_all = ["intents", "sends", "svg", "stay"])]
+    pub(crate) saga: bool,
+    /// With --saga: how many orders to place
+    #[arg(long, value_name = "N", default_value_t = 300, requires = "saga", value_parser = clap::value_parser!(u32).range(10..=10_000))]
+    pub(crate) orders: u32,
     /// Plant a bug, to see that the demo detects it
     #[arg(long = "break", value_name = "BUG", hide = true)]
     pub(crate) bug: Option<Bug>,
@@ -468,12 +487,23 @@ pub(crate) struct DemoService {
 /// Bugs that can be planted in the demo.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub(crate) enum Bug {
-    /// Some requests bypass the gateway.
+    /// Some requests bypass the gateway. With sagas: a charge in doubt is made again.
     Twice,
-    /// Some payments are answered but not charged.
+    /// Some payments are answered but not charged. With sagas: reservations are not released.
     Lost,
-    /// The gateway's lookup asks in the wrong place and never finds anything.
+    /// The lookup asks in the wrong place and never finds anything.
     Blind,
+}
+
+impl Bug {
+    /// As `--break` takes it.
+    pub(crate) const fn word(self) -> &'static str {
+        match self {
+            Self::Twice => "twice",
+            Self::Lost => "lost",
+            Self::Blind => "blind",
+        }
+    }
 }
 
 #[cfg(test)]

@@ -85,6 +85,10 @@ fn run(cli: &Cli) -> Result<(), Failed> {
             .enable_all()
             .build()?
             .block_on(demo::serve(args, cli.store.as_deref(), cli.cache.as_deref())),
+        Command::DemoSagaProcess(args) => tokio::runtime::Builder::new_multi_thread()
+            .enable_all()
+            .build()?
+            .block_on(demo::run_process(args)),
         Command::Gateway(args) => tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(
             gateway::run(args, cli.store.as_deref(), cli.cache.as_deref(), cli.keys.as_ref(), cli.json),
         ),
@@ -190,6 +194,7 @@ async fn operate(cli: &Cli) -> Result<(), Failed> {
         | Command::Completions { .. }
         | Command::Demo(_)
         | Command::DemoService(_)
+        | Command::DemoSagaProcess(_)
         | Command::Gateway(_)
         | Command::Relay(_)
         | Command::Outbox(_)

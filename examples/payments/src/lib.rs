@@ -19,6 +19,7 @@
 //! | [`events`] | the events, and the trace they belong to |
 //! | [`books`] | the database: a trait, over `sqlx` on PostgreSQL and over `rusqlite` |
 //! | `notify` (feature `kafka`) | the consumer of the events: one notification each |
+//! | [`orders`] | orders of several steps, with participants elsewhere: a saga |
 //! | [`place`] | opens books and store by their URLs |
 //! | [`check`](mod@check) | what `cargo run -p payments` shows |
 //! | [`audit`], [`schema`] | for runs that are judged from outside and leave nothing behind |
@@ -32,6 +33,7 @@ pub mod check;
 pub mod events;
 #[cfg(feature = "kafka")]
 pub mod notify;
+pub mod orders;
 pub mod place;
 pub mod provider;
 pub mod schema;

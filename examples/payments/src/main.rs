@@ -2,14 +2,14 @@
 //!
 //! Without `--serve` it checks itself and ends. Without `--store` it runs on a temporary SQLite file. `payments
 //! notify --from kafka://… --store postgres://…` is the other end: a consumer of the service's events (feature
-//! `kafka`). `--cards` names the file of a card provider, which stands in for a real one; a check uses a temporary
+//! `kafka`). `payments orders`, `payments stock` and `payments bank` are [orders](payments::orders). `--cards` names the file of a card provider, which stands in for a real one; a check uses a temporary
 //! one.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use axum::Router;
-use payments::{Failed, app::MERCHANT, check, place, provider::Provider};
+use payments::{Failed, app::MERCHANT, check, orders::command, place, provider::Provider};
 
 const USAGE: &str =
     "payments [--store sqlite:PATH|postgres://…] [--cache redis://…] [--cards FILE] [--serve [ADDR]]";
@@ -56,9 +56,12 @@ async fn run() -> Result<(), Failed> {
     if std::env::args().nth(1).is_some_and(|word| word == "notify") {
         return notify(std::env::args().skip(2)).await;
     }
-    let args = Args::parse()?;
     let temporary = Temporary(std::env::temp_dir().join(format!("payments-{}", std::process::id())));
     std::fs::create_dir_all(&temporary.0)?;
+    if let Some(word) = std::env::args().nth(1).filter(|word| command::is_ours(word)) {
+        return command::run(&word, std::env::args().skip(2), &temporary.0).await;
+    }
+    let args = Args::parse()?;
     let here = || format!("sqlite:{}", temporary.0.join("payments.db").display());
     let store = args.store.clone().unwrap_or_else(here);
     let cards = match (args.cards, &args.serve) {

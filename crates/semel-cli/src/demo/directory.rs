@@ -9,16 +9,18 @@ const NAMES_MAX: u32 = 100;
 pub(super) struct Directory {
     path: PathBuf,
     keep: bool,
+    /// The command that shows what is kept.
+    inspect: fn(&str) -> String,
 }
 
 impl Directory {
     /// Creates a new one in the temporary directory; an existing one is never reused.
-    pub(super) fn new(keep: bool) -> io::Result<Self> {
+    pub(super) fn new(keep: bool, inspect: fn(&str) -> String) -> io::Result<Self> {
         let parent = std::env::temp_dir();
         for _ in 0..NAMES_MAX {
             let path = parent.join(format!("semel-demo-{:08x}", fastrand::u32(..)));
             match fs::create_dir(&path) {
-                Ok(()) => return Ok(Self { path, keep }),
+                Ok(()) => return Ok(Self { path, keep, inspect }),
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) => {
                     let message = format!(
@@ -42,9 +44,9 @@ impl Directory {
 
 impl Drop for Directory {
     fn drop(&mut self) {
-        let path = self.path.display();
+        let path = self.path.display().to_string();
         if self.keep {
-            eprintln!("kept: {path}; inspect it with `semel ls --store sqlite:{path}/semel.db`");
+            eprintln!("kept: {path}; inspect it with `{}`", (self.inspect)(&path));
         } else if let Err(error) = fs::remove_dir_all(&self.path) {
             eprintln!("could not remove {path}: {error}");
         }

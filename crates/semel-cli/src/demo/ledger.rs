@@ -1,4 +1,4 @@
-//! The ledger: a file with one line per charge, fsynced before the charge counts as made. It is independent of semel,
+//! The ledger: a file with one line per effect, fsynced before the effect counts as made. It is independent of semel,
 //! and the demo's result is counted from it.
 
 use std::collections::HashMap;
@@ -7,6 +7,7 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::thread;
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot};
 
@@ -23,13 +24,13 @@ pub(super) struct Charge {
     pub(super) amount: u64,
 }
 
-type Line = (Charge, oneshot::Sender<io::Result<()>>);
+type Waiting<Line> = (Line, oneshot::Sender<io::Result<()>>);
 
-/// Appends charges. Cheap to clone.
+/// Appends lines. Cheap to clone.
 #[derive(Clone)]
-pub(super) struct Ledger(mpsc::Sender<Line>);
+pub(super) struct Ledger<Line = Charge>(mpsc::Sender<Waiting<Line>>);
 
-impl Ledger {
+impl<Line: Serialize + Send + 'static> Ledger<Line> {
     pub(super) fn open(path: &Path) -> io::Result<Self> {
         let file = OpenOptions::new().create(true).append(true).open(path)?;
         let (lines, to_write) = mpsc::channel(QUEUE_MAX);
@@ -38,16 +39,16 @@ impl Ledger {
     }
 
     /// Returns once the line is on disk.
-    pub(super) async fn append(&self, charge: Charge) -> io::Result<()> {
+    pub(super) async fn append(&self, line: Line) -> io::Result<()> {
         let gone = || io::Error::other("the ledger's thread has ended");
         let (done, written) = oneshot::channel();
-        self.0.send((charge, done)).await.map_err(|_| gone())?;
+        self.0.send((line, done)).await.map_err(|_| gone())?;
         written.await.unwrap_or_else(|_| Err(gone()))
     }
 }
 
 /// One fsync for all lines that arrived during the last one; otherwise the demo would measure the disk.
-fn write(mut file: File, mut lines: mpsc::Receiver<Line>) {
+fn write<Line: Serialize>(mut file: File, mut lines: mpsc::Receiver<Waiting<Line>>) {
     while let Some(first) = lines.blocking_recv() {
         let mut waiting = vec![first];
         while let Ok(next) = lines.try_recv() {
@@ -64,14 +65,21 @@ fn write(mut file: File, mut lines: mpsc::Receiver<Line>) {
     }
 }
 
-fn append(file: &mut File, lines: &[Line]) -> io::Result<()> {
+fn append<Line: Serialize>(file: &mut File, lines: &[Waiting<Line>]) -> io::Result<()> {
     let mut text = String::new();
-    for (charge, _) in lines {
-        text.push_str(&serde_json::to_string(charge)?);
+    for (line, _) in lines {
+        text.push_str(&serde_json::to_string(line)?);
         text.push('\n');
     }
     file.write_all(text.as_bytes())?;
     file.sync_data()
+}
+
+/// All lines of a ledger. Half a line, of a process that was killed, is none.
+pub(super) fn read<Line: DeserializeOwned>(path: &Path) -> io::Result<Vec<Line>> {
+    let bytes = fs::read(path)?;
+    let text = String::from_utf8_lossy(&bytes);
+    Ok(text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect())
 }
 
 /// The charges of each key.
@@ -90,9 +98,7 @@ impl FromIterator<Charge> for Counted {
 
 impl Counted {
     pub(super) fn read(path: &Path) -> io::Result<Self> {
-        let bytes = fs::read(path)?;
-        let text = String::from_utf8_lossy(&bytes);
-        Ok(text.lines().filter_map(|line| serde_json::from_str::<Charge>(line).ok()).collect())
+        Ok(read::<Charge>(path)?.into_iter().collect())
     }
 
     pub(super) fn of(&self, intent: IntentNo) -> &[Charge] {

@@ -27,6 +27,7 @@ mod plan;
 mod process;
 mod progress;
 mod report;
+mod saga;
 mod service;
 mod settle;
 
@@ -40,6 +41,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 
 pub(crate) use self::books::serve;
+pub(crate) use self::saga::{DemoSagaProcess, run_process};
 
 use self::books::Books;
 use self::client::{Client, Ending, SendResult, from_tasks};
@@ -91,6 +93,12 @@ pub(crate) async fn run(
     if cache.is_some() && store.is_none() {
         return Err(Failed::usage("--cache needs a store on a server; give --store postgres://… as well"));
     }
+    if args.saga {
+        if store.is_some() {
+            return Err(Failed::usage("--saga runs on a SQLite file; leave --store out"));
+        }
+        return saga::run(args, json).await;
+    }
     if args.sends < args.intents {
         return Err(Failed::usage(
             "each intent is sent at least once; give at least as many --sends as --intents",
@@ -107,7 +115,7 @@ pub(crate) async fn run(
     }
     let mut terminate = signal(SignalKind::terminate())?;
     // Both outlive the run below, even if that is dropped halfway.
-    let directory = Directory::new(args.keep)?;
+    let directory = Directory::new(args.keep, |path| format!("semel ls --store sqlite:{path}/semel.db"))?;
     let books = match store {
         Some(url) => Some(Books::make(url).await?),
         None => None,

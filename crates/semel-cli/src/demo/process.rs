@@ -1,4 +1,5 @@
-//! Child processes of the demo: this binary again, as the gateway or as the reference service.
+//! Child processes of the demo: this binary again, as the gateway, as the reference service, or as a part of the demo of
+//! sagas.
 
 use std::fs::{self, OpenOptions};
 use std::net::SocketAddr;
@@ -38,7 +39,8 @@ pub(super) struct Process {
 /// How a process is started, and restarted.
 #[derive(Clone)]
 struct Recipe {
-    directory: PathBuf,
+    /// Where its stderr goes.
+    log: PathBuf,
     words: Vec<String>,
     servers: Servers,
     has_admin: bool,
@@ -55,13 +57,19 @@ impl Process {
         fs::write(directory::config(directory), config(directory, upstream, bug)?)?;
         let config = directory::config(directory).display().to_string();
         let words = vec!["gateway".to_owned(), "--config".to_owned(), config];
-        Self::start(Recipe { directory: directory.to_owned(), words, servers, has_admin: true }).await
+        Self::start(Recipe { log: directory::log(directory), words, servers, has_admin: true }).await
     }
 
     /// Starts the reference service on a free port.
     pub(super) async fn service(directory: &Path, seed: u64, servers: Servers) -> Result<Self, Failed> {
         let words = vec!["demo-service".to_owned(), "--seed".to_owned(), seed.to_string()];
-        Self::start(Recipe { directory: directory.to_owned(), words, servers, has_admin: false }).await
+        Self::start(Recipe { log: directory::log(directory), words, servers, has_admin: false }).await
+    }
+
+    /// Starts this binary with these words on a free port; its log is appended to that file.
+    pub(super) async fn part(log: &Path, words: Vec<String>) -> Result<Self, Failed> {
+        let servers = Servers::default();
+        Self::start(Recipe { log: log.to_owned(), words, servers, has_admin: false }).await
     }
 
     async fn start(recipe: Recipe) -> Result<Self, Failed> {
@@ -91,7 +99,6 @@ impl Process {
     }
 
     async fn spawn(recipe: Recipe, listen: SocketAddr) -> Result<Self, Failed> {
-        let log = directory::log(&recipe.directory);
         let mut command = Command::new(std::env::current_exe()?);
         command.args(&recipe.words).arg("--listen").arg(listen.to_string());
         // If the demo itself is killed, the closed pipe ends the child.
@@ -109,7 +116,7 @@ impl Process {
                 command.env(name, url);
             }
         }
-        let stderr = OpenOptions::new().create(true).append(true).open(&log)?;
+        let stderr = OpenOptions::new().create(true).append(true).open(&recipe.log)?;
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(stderr).kill_on_drop(true);
         let mut child = command.spawn()?;
         let Some(stdout) = child.stdout.take() else {
@@ -135,7 +142,7 @@ impl Process {
             }
             _ => {
                 let _ = child.kill().await;
-                let log = fs::read_to_string(log).unwrap_or_default();
+                let log = fs::read_to_string(&recipe.log).unwrap_or_default();
                 let last = log.lines().last().unwrap_or("nothing").to_owned();
                 let what = recipe.words.first().map_or("", String::as_str);
                 Err(Failed::not_done(format!(

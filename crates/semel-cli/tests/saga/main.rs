@@ -3,6 +3,7 @@
 
 mod bulk;
 mod deciding;
+mod demo;
 mod errors;
 mod listing;
 #[path = "../it/semel.rs"]

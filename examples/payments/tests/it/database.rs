@@ -80,13 +80,18 @@ impl Database {
 
     /// Forgets every answer, as a sweep does when its retention has ended.
     pub(crate) fn sweep(&self) {
+        self.write("DELETE FROM semel_intent");
+    }
+
+    /// Runs a statement that changes something.
+    pub(crate) fn write(&self, statement: &str) {
         match self {
             Self::Sqlite(directory) => {
                 let file = Connection::open(directory.path().join("payments.db")).unwrap();
                 file.busy_timeout(std::time::Duration::from_secs(10)).unwrap();
-                file.execute("DELETE FROM semel_intent", []).unwrap();
+                file.execute(statement, []).unwrap();
             }
-            Self::Postgres { .. } => run(&self.url(), "DELETE FROM semel_intent"),
+            Self::Postgres { .. } => run(&self.url(), statement),
         }
     }
 

@@ -11,6 +11,7 @@ mod events;
 #[cfg(feature = "kafka")]
 mod notify;
 mod once;
+mod orders;
 mod refunds;
 mod retention;
 mod service;
