@@ -18,6 +18,9 @@ pub(crate) enum Bench {
     /// the pipeline from Kafka to Kafka compared with one without transactions, and with --streams compared with
     /// Kafka Streams. Needs PostgreSQL and Kafka (`cargo xtask services up --only postgres,kafka`).
     Consume(ConsumeArguments),
+    /// Sagas of three steps, many at once and one alone, beside the same commits without an engine; and beside a million
+    /// that wait. On SQLite, and on PostgreSQL if it runs (`cargo xtask services up --only postgres`).
+    Saga(SagaArguments),
     /// The HTTP layer against the bare handler, the gateway against nginx. Installs wrk and nginx.
     Edge(BenchArguments),
     SagaPeers(saga_peers::Arguments),
@@ -69,6 +72,18 @@ pub(crate) struct ConsumeArguments {
     run: BenchArguments,
 }
 
+#[derive(Debug, Args)]
+pub(crate) struct SagaArguments {
+    /// Only these parts, separated by commas: floor, sqlite, postgres, lone, parked.
+    #[arg(long, value_name = "PARTS")]
+    only: Option<String>,
+    /// How many sagas sleep or are parked: 1_000_000 by default, or 100_000 with --quick.
+    #[arg(long, value_name = "N")]
+    parked: Option<String>,
+    #[command(flatten)]
+    run: BenchArguments,
+}
+
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct BenchArguments {
     /// A fifth of the work: for a first look.
@@ -84,6 +99,7 @@ pub(crate) fn run(bench: &Bench) -> Result<(), String> {
         Bench::Stores(arguments) => &arguments.run,
         Bench::Relay(arguments) => &arguments.run,
         Bench::Consume(arguments) => &arguments.run,
+        Bench::Saga(arguments) => &arguments.run,
         Bench::Layer(arguments) | Bench::Edge(arguments) => arguments,
         Bench::SagaPeers(arguments) => &arguments.run,
     };
@@ -117,6 +133,12 @@ pub(crate) fn run(bench: &Bench) -> Result<(), String> {
             args.extend(arguments.messages.iter().flat_map(|n| ["--messages".to_owned(), n.clone()]));
             args.extend(arguments.streams.then(|| "--streams".to_owned()));
             execute(&program("bench", "bench,relay"), &args)
+        }
+        Bench::Saga(arguments) => {
+            args.insert(0, "saga".to_owned());
+            args.extend(arguments.only.iter().flat_map(|parts| ["--only".to_owned(), parts.clone()]));
+            args.extend(arguments.parked.iter().flat_map(|n| ["--parked".to_owned(), n.clone()]));
+            execute(&program("bench", "bench"), &args)
         }
         Bench::Edge(_) => {
             cargo::run(&["build", "--quiet", "--profile", "dist", "--package", "semel-cli"], &[])?;

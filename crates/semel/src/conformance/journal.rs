@@ -16,7 +16,7 @@ use crate::intent::key::Key;
 use crate::intent::policy::StoreTime;
 use crate::intent::scope::Scope;
 use crate::saga::{
-    AtomicEnd, AtomicWork, BODY_BYTES_MAX, DefinitionId, EntryKind, Journal, NewEntry, NewSaga, Op,
+    AtomicEnd, AtomicWork, BODY_BYTES_MAX, DefinitionId, EntryKind, Journal, Loaded, NewEntry, NewSaga, Op,
     ParkReason, RowAnswer, RowEvent, Safe, SagaChange, SagaFilter, SagaNumber, SagaStarted, Signal,
     Signalled, Status, StepError, StepId, StepResult, StepTx, UndoCause, WorkerId,
 };
@@ -80,6 +80,10 @@ async fn started(journal: &Arc<dyn Journal>, new: NewSaga) -> SagaNumber {
         SagaStarted::New { number, .. } => number,
         SagaStarted::Existing(_) => panic!("a saga of a new intent was there"),
     }
+}
+
+async fn started_together(journal: &Arc<dyn Journal>, new: &[NewSaga]) -> Vec<SagaNumber> {
+    join_all(new.iter().map(|saga| started(journal, saga.clone()))).await
 }
 
 async fn change(journal: &Arc<dyn Journal>, number: SagaNumber, change: SagaChange) -> RowAnswer {
@@ -434,5 +438,134 @@ laws! {
         assert_eq!(list(ended).await, [numbers[2]]);
         let parked = SagaFilter { statuses: vec![Status::Parked], ..of_name };
         assert_eq!(list(parked).await, []);
+    }
+
+    /// Changes of many sagas that come together are decided one by one: of one whose epoch is over nothing is written, and
+    /// the others are. Otherwise two workers go on with one saga, or a takeover stops sagas that it is not about.
+    async fn a_lost_change_takes_no_other_with_it(journal) {
+        let name = unique("together");
+        let (worker, next) = (join(journal).await, join(journal).await);
+        let lost = started(journal, new(&name, None)).await;
+        assert_eq!(take(journal, worker, &name, 2).await, [lost]);
+        answered(async || journal.leave(worker).await).await;
+        assert_eq!(take(journal, next, &name, 2).await, [lost]);
+        let mut numbers = started_together(journal, &(0..9).map(|_| new(&name, Some(next))).collect::<Vec<_>>()).await;
+        numbers.insert(4, lost);
+        let answers = join_all(numbers.iter().map(|number| {
+            // The lost one's worker had it in the epoch before.
+            let epoch = if *number == lost { 2 } else { 1 };
+            change(journal, *number, SagaChange::new(append(epoch), 0, vec![begin("a"), done("a")]))
+        }));
+        for (number, answer) in numbers.iter().zip(answers.await) {
+            let entries = load(journal, *number).await.entries.len();
+            let wanted = if *number == lost { (RowAnswer::Lost, 0) } else { (RowAnswer::Done, 2) };
+            assert_eq!((answer, entries), wanted, "{number:?}, {lost:?} is lost");
+        }
+    }
+
+    /// A change that fails takes no other with it: one that is too large, and one that has the number of another entry.
+    async fn a_change_that_fails_takes_no_other_with_it(journal) {
+        let worker = join(journal).await;
+        let numbers = started_together(journal, &(0..8).map(|_| new(&unique("fails"), Some(worker))).collect::<Vec<_>>()).await;
+        let taken = SagaChange::new(append(1), 0, vec![begin("other")]);
+        assert_eq!(change(journal, numbers[3], taken).await, RowAnswer::Done);
+        let large = NewEntry { body: Some(Bytes::from(vec![b'x'; BODY_BYTES_MAX + 1])), ..done("a") };
+        let changes = numbers.iter().enumerate().map(|(at, number)| {
+            let entries = if at == 5 { vec![begin("a"), large.clone()] } else { vec![begin("a"), done("a")] };
+            let change = SagaChange::new(append(1), 0, entries);
+            async move {
+                loop {
+                    match journal.change(*number, change.clone()).await {
+                        Err(error) if error.kind() == ErrorKind::Busy && error.fate() == Fate::NotApplied => {
+                            tokio::time::sleep(Duration::from_millis(100)).await;
+                        }
+                        changed => break changed,
+                    }
+                }
+            }
+        });
+        for (at, changed) in join_all(changes).await.into_iter().enumerate() {
+            let found = load(journal, numbers[at]).await.entries;
+            match (at, changed) {
+                (3, Err(error)) => assert_eq!((error.kind(), found.len()), (ErrorKind::Corrupt, 1)),
+                (5, Err(error)) => assert_eq!((error.kind(), found.len()), (ErrorKind::TooLarge, 0)),
+                (_, Ok(changed)) => assert_eq!((changed.answer, found.len()), (RowAnswer::Done, 2), "{at}"),
+                (_, Err(error)) => panic!("change {at} failed with another: {error}"),
+            }
+        }
+    }
+
+    /// Changes whose answers were lost are sent again together, some with more behind them, and count once.
+    async fn changes_sent_again_together_count_once(journal) {
+        let worker = join(journal).await;
+        let numbers = started_together(journal, &(0..8).map(|_| new(&unique("doubt"), Some(worker))).collect::<Vec<_>>()).await;
+        let first = SagaChange::new(append(1), 0, vec![begin("a")]);
+        for round in 0..3 {
+            // Each twice at once; from the second round on every other saga goes on.
+            let answers = join_all(numbers.iter().chain(&numbers).map(|number| {
+                let more = round > 0 && number.0 % 2 == 0;
+                let entries = if more { vec![begin("a"), done("a"), begin("b")] } else { first.entries.clone() };
+                change(journal, *number, SagaChange::new(append(1), 0, entries))
+            }));
+            assert!(answers.await.iter().all(|answer| *answer == RowAnswer::Done));
+        }
+        for number in numbers {
+            let entries = load(journal, number).await.entries;
+            let kinds: Vec<EntryKind> = entries.iter().map(|entry| entry.kind).collect();
+            let all = [EntryKind::Begin, EntryKind::Done, EntryKind::Begin];
+            assert_eq!(kinds, &all[..if number.0 % 2 == 0 { 3 } else { 1 }]);
+        }
+    }
+
+    /// The entries of each saga are in the order in which they were written, whatever comes between them; an end is behind
+    /// what was written before it.
+    async fn entries_of_a_saga_keep_their_order(journal) {
+        let worker = join(journal).await;
+        let numbers = started_together(journal, &(0..12).map(|_| new(&unique("order"), Some(worker))).collect::<Vec<_>>()).await;
+        join_all(numbers.iter().map(async |number| {
+            for seq in 0..5u32 {
+                let step = if seq % 2 == 0 { begin(&seq.to_string()) } else { done(&(seq - 1).to_string()) };
+                assert_eq!(change(journal, *number, SagaChange::new(append(1), seq, vec![step])).await, RowAnswer::Done);
+                // A cancellation in between is another change of the row.
+                if seq == 2 {
+                    assert_eq!(event(journal, *number, RowEvent::Cancel).await, RowAnswer::Done);
+                }
+            }
+            let mut end = SagaChange::new(RowEvent::End { epoch: 1, retention_ms: None }, 5, vec![done("4")]);
+            end.outcome = Some(Bytes::from(number.0.to_string()));
+            assert_eq!(change(journal, *number, end).await, RowAnswer::Done);
+        })).await;
+        for number in numbers {
+            let Loaded { record, entries, .. } = load(journal, number).await;
+            assert_eq!(entries.iter().map(|entry| entry.seq).collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5]);
+            assert!(entries.windows(2).all(|two| two[0].at <= two[1].at), "{entries:?}");
+            assert_eq!((record.row.status, record.row.cancelled, record.row.signals), (Status::Completed, true, 1));
+            assert_eq!(record.outcome, Some(Bytes::from(number.0.to_string())), "the outcome of another saga");
+        }
+    }
+
+    /// Sagas that are started together each get a number of their own, also beside those whose intent has one.
+    async fn sagas_started_together_are_told_apart(journal) {
+        let name = unique("starts");
+        let old: Vec<NewSaga> = (0..4).map(|_| new(&name, None)).collect();
+        let numbers = started_together(journal, &old).await;
+        let fresh: Vec<NewSaga> = (0..8).map(|_| new(&name, None)).collect();
+        let all: Vec<&NewSaga> = old.iter().chain(&fresh).chain(&old).collect();
+        let starts = join_all(all.iter().map(|saga| answered(async || journal.start((*saga).clone()).await)));
+        for (at, start) in starts.await.into_iter().enumerate() {
+            let number = match start {
+                SagaStarted::New { number, .. } => {
+                    assert!((4..12).contains(&at), "a saga was started again");
+                    number
+                }
+                SagaStarted::Existing(found) => {
+                    assert!(!(4..12).contains(&at), "a new saga was there before");
+                    assert_eq!(found.number, numbers[at % 4]);
+                    found.number
+                }
+            };
+            let found = answered(async || journal.find(all[at].intent.id()).await).await.expect("it is found");
+            assert_eq!((found.number, found.intent.id()), (number, all[at].intent.id()));
+        }
     }
 }

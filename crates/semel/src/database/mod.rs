@@ -3,15 +3,19 @@
 //! | module | what it decides |
 //! |---|---|
 //! | `any_tx` | a transaction on whichever database it is, and what is done in one |
+//! | `many` | one statement for many rows |
 //! | `pool` | how many sessions there are, and which is used again |
 //! | `postgres`, `mysql` | a session, one transaction |
 //! | `sqlite` | one thread, one connection; transactions that wait together share a commit |
+//! | `sqlite_guard` | what somebody else's work may not do there |
 
 use crate::migration::Tables;
 use crate::store::{ErrorKind, Fate, StoreError};
 use crate::tx::driver::{Dialect, DriverError, DriverErrorKind};
 
 mod any_tx;
+#[cfg(feature = "saga")]
+mod many;
 #[cfg(feature = "mysql")]
 mod mysql;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
@@ -20,10 +24,16 @@ mod pool;
 mod postgres;
 #[cfg(feature = "sqlite")]
 mod sqlite;
+#[cfg(all(feature = "sqlite", feature = "saga"))]
+mod sqlite_guard;
 
 #[cfg(feature = "saga")]
 pub(crate) use any_tx::AnyTx;
 pub(crate) use any_tx::{OwnTx, TxOperation};
+#[cfg(feature = "saga")]
+pub(crate) use many::{ManySql, MysqlMany};
+#[cfg(all(feature = "sqlite", feature = "saga"))]
+pub(crate) use sqlite_guard::guarded;
 
 /// A database that has tables of semel's. Transactions are begun, committed and rolled back here.
 pub(crate) struct Database {

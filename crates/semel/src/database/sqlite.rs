@@ -23,6 +23,12 @@ const BUSY: Duration = Duration::from_secs(5);
 const QUEUE_MAX: usize = 1_000;
 /// Transactions in one commit.
 const BATCH_MAX: usize = 64;
+/// Not what anybody else would write: work on this connection gets a statement of the same text from the same cache,
+/// without being asked whether it may.
+const SAVEPOINT: &str = "SAVEPOINT semel_tx /* around one of those that share a commit */";
+const RELEASE: &str = "RELEASE semel_tx /* around one of those that share a commit */";
+/// Statements that stay prepared: semel's own, and those of steps.
+const STATEMENTS_MAX: usize = 128;
 
 pub(super) struct Sqlite {
     path: PathBuf,
@@ -162,12 +168,12 @@ fn commit(connection: &Connection, path: &Path, transactions: usize) -> Result<(
 /// Runs each in a savepoint, so that one that fails takes no other with it.
 fn run(connection: &mut Connection, jobs: &mut [Box<dyn Job>]) -> rusqlite::Result<()> {
     for job in jobs {
-        connection.execute_batch("SAVEPOINT semel_tx")?;
+        connection.prepare_cached(SAVEPOINT)?.execute([])?;
         if !job.run(connection) {
             connection.execute_batch("ROLLBACK TO semel_tx")?;
         }
         // Fails if the database ended the whole transaction (its disk is full): then nothing was committed.
-        connection.execute_batch("RELEASE semel_tx")?;
+        connection.prepare_cached(RELEASE)?.execute([])?;
     }
     Ok(())
 }
@@ -184,15 +190,21 @@ impl Open {
         // A missing file is an error, not an empty database.
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let opened = Connection::open_with_flags(path, flags).map_err(SqliteError::from);
-        let connection = opened.map_err(|error| {
+        #[cfg_attr(not(feature = "saga"), allow(unused_mut))]
+        let mut connection = opened.map_err(|error| {
             let missing = "cannot be opened; give the path of the file that has semel's tables";
             let error = if error.is_cannot_open() { refused(missing.into()) } else { error };
             error.explain(path, Fate::NotApplied)
         })?;
-        let set_up = || {
+        #[cfg_attr(not(feature = "saga"), allow(unused_mut))]
+        let mut set_up = || {
             connection.busy_timeout(BUSY)?;
+            connection.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
             connection.pragma_update(None, "synchronous", "FULL")?;
-            connection.pragma_update(None, "fullfsync", true)
+            connection.pragma_update(None, "fullfsync", true)?;
+            #[cfg(feature = "saga")]
+            super::sqlite_guard::install(&mut connection)?;
+            Ok(())
         };
         set_up().map_err(explained(path, Fate::NotApplied))?;
         Ok(Self { connection, file })

@@ -14,9 +14,10 @@ use super::definition::AnyDefinition;
 use super::entry::NewEntry;
 use super::journal::{
     Answering, AtomicEnd, AtomicWork, DefinitionId, Journal, Loaded, SagaChange, SagaChanged, SagaNumber,
+    SagaRecord,
 };
 use super::options::SagaOptions;
-use super::run::Left;
+use super::run::{Left, Ran};
 use super::state::WorkerId;
 use super::step::StepError;
 use crate::backoff::Backoff;
@@ -30,7 +31,10 @@ const RETRY: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_se
 const DUES_MAX: usize = 10_000;
 
 /// Who waits for an end, by saga.
-type Waiting = HashMap<SagaNumber, Vec<oneshot::Sender<Left>>>;
+type Waiting = HashMap<SagaNumber, Vec<oneshot::Sender<Told>>>;
+
+/// What became of a saga; with the saga as it ended here, if it did.
+pub(super) type Told = (Left, Option<Arc<SagaRecord>>);
 
 pub(super) struct Engine<App: ?Sized> {
     pub(super) journal: Arc<dyn Journal>,
@@ -252,13 +256,15 @@ impl<App: Send + Sync + ?Sized + 'static> Engine<App> {
     }
 
     /// Tells those who wait for it.
-    pub(super) fn left(&self, number: SagaNumber, left: Left) {
+    pub(super) fn left(&self, number: SagaNumber, ran: Ran) {
+        let Ran { left, ended, .. } = ran;
         if let Left::Waits(_) | Left::Lost = left {
             return;
         }
         let waiters = self.waiting().remove(&number).unwrap_or_default();
+        let ended = ended.map(Arc::new);
         for waiting in waiters {
-            let _ = waiting.send(left);
+            let _ = waiting.send((left, ended.clone()));
         }
     }
 }
@@ -275,11 +281,11 @@ pub(super) enum Unwritten {
 pub(super) struct Waiter<'e, App: Send + Sync + ?Sized + 'static> {
     engine: &'e Engine<App>,
     number: SagaNumber,
-    left: oneshot::Receiver<Left>,
+    left: oneshot::Receiver<Told>,
 }
 
 impl<App: Send + Sync + ?Sized + 'static> Waiter<'_, App> {
-    pub(super) async fn left(&mut self) -> Option<Left> {
+    pub(super) async fn left(&mut self) -> Option<Told> {
         (&mut self.left).await.ok()
     }
 }

@@ -38,6 +38,23 @@ pub(super) enum Left {
     Lost,
 }
 
+/// What came of running a saga.
+pub(super) struct Ran {
+    pub(super) left: Left,
+    /// In what time it is due again.
+    pub(super) due_in: Option<Duration>,
+    /// The saga as it ended here: who waits for it need not ask the journal.
+    pub(super) ended: Option<SagaRecord>,
+}
+
+impl Ran {
+    /// Another worker has it, or will.
+    pub(super) const LOST: Self = Self { left: Left::Lost, due_in: None, ended: None };
+}
+
+/// A saga as it was read from the journal, or started in it, at this moment of this process.
+pub(super) type LoadedAt = (Loaded, Instant);
+
 /// Why a part of the work stops early.
 pub(super) enum Stop {
     /// Left as it says; recorded.
@@ -72,20 +89,24 @@ pub(super) struct Work<App: ?Sized> {
 }
 
 impl<App: Send + Sync + ?Sized + 'static> Work<App> {
-    /// Runs a saga that this worker has taken in `epoch`, until it is left; with the time until it is due again.
+    /// Runs a saga that this worker has in `epoch`, until it is left. What was started here just now need not be read.
     pub(super) async fn run(
         engine: Arc<Engine<App>>,
         worker: WorkerId,
         number: SagaNumber,
         epoch: u64,
-    ) -> (Left, Option<Duration>) {
-        let mut epoch = epoch;
+        started: Option<LoadedAt>,
+    ) -> Ran {
+        let (mut epoch, mut started) = (epoch, started);
         loop {
-            let loaded = match engine.load(number).await {
-                Some(loaded) if loaded.record.row.epoch == epoch => loaded,
-                _ => return (Left::Lost, None),
+            let loaded = match started.take() {
+                Some(started) => Some(started),
+                None => engine.load(number).await.map(|loaded| (loaded, Instant::now())),
             };
-            let Some(definition) = engine.definition(&loaded.record.name) else { return (Left::Lost, None) };
+            let Some(loaded) = loaded.filter(|(loaded, _)| loaded.record.row.epoch == epoch) else {
+                return Ran::LOST;
+            };
+            let Some(definition) = engine.definition(&loaded.0.record.name) else { return Ran::LOST };
             let mut work = Self::new(Arc::clone(&engine), definition, worker, loaded);
             let left = if work.is_undoing() { work.undo().await } else { work.forward().await };
             match left {
@@ -97,7 +118,9 @@ impl<App: Send + Sync + ?Sized + 'static> Work<App> {
                         Left::Waits(due) | Left::Parked(_, due) => due,
                         Left::Ended | Left::Lost => None,
                     };
-                    return (left, due.map(|due| Duration::from_millis(due.since_ms(work.now()))));
+                    let due_in = due.map(|due| Duration::from_millis(due.since_ms(work.now())));
+                    let ended = (left == Left::Ended).then_some(work.record);
+                    return Ran { left, due_in, ended };
                 }
             }
         }
@@ -107,11 +130,11 @@ impl<App: Send + Sync + ?Sized + 'static> Work<App> {
         engine: Arc<Engine<App>>,
         definition: Arc<dyn AnyDefinition<App>>,
         worker: WorkerId,
-        loaded: Loaded,
+        loaded: LoadedAt,
     ) -> Self {
-        let Loaded { record, entries, signals, now } = loaded;
+        let (Loaded { record, entries, signals, now }, read_at) = loaded;
         let history = History::new(entries);
-        let clock = (now.max(history.latest()), Instant::now());
+        let clock = (now.max(history.latest()), read_at);
         Self {
             engine,
             definition,
@@ -301,7 +324,8 @@ impl<App: Send + Sync + ?Sized + 'static> Work<App> {
             crate::intent::policy::Retention::Ms(ms) => Some(ms),
             crate::intent::policy::Retention::Forever => None,
         };
-        self.change(RowEvent::End { epoch: self.epoch, retention_ms }, outcome).await?;
+        self.change(RowEvent::End { epoch: self.epoch, retention_ms }, outcome.clone()).await?;
+        self.record.outcome = outcome.or(self.record.outcome.take());
         Ok(Left::Ended)
     }
 

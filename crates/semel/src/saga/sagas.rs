@@ -13,10 +13,10 @@ use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 
 use super::definition::{AnyDefinition, Definition, DefinitionError};
-use super::engine::Engine;
+use super::engine::{Engine, Waiter};
 use super::journal::{
-    BODY_BYTES_MAX, Journal, NewSaga, SIGNAL_ID_BYTES_MAX, SagaChange, SagaFilter, SagaNumber, SagaRecord,
-    SagaStarted, Signal, Signalled,
+    BODY_BYTES_MAX, Journal, Loaded, NewSaga, SIGNAL_ID_BYTES_MAX, SagaChange, SagaFilter, SagaNumber,
+    SagaRecord, SagaStarted, Signal, Signalled,
 };
 use super::options::SagaOptions;
 use super::run::Left;
@@ -234,8 +234,8 @@ impl<App: Send + Sync + ?Sized + 'static> Sagas<App> {
         In: Serialize,
         Out: DeserializeOwned,
     {
-        let number = self.submit(of, scope, key, input).await?;
-        self.end(of, number).await
+        let (number, begun) = self.begin(of, scope, key, input).await?;
+        self.wait(number, begun).await
     }
 
     /// Starts a saga unless its key has one, and returns at once. It is in the journal then, and runs whatever happens to
@@ -247,6 +247,17 @@ impl<App: Send + Sync + ?Sized + 'static> Sagas<App> {
         key: &Key,
         input: &In,
     ) -> Result<SagaNumber, SagaError> {
+        Ok(self.begin(of, scope, key, input).await?.0)
+    }
+
+    /// Starts a saga unless its key has one; if it begins here, with what reports its end.
+    async fn begin<In: Serialize, Out>(
+        &self,
+        of: &Registered<In, Out>,
+        scope: &Scope,
+        key: &Key,
+        input: &In,
+    ) -> Result<(SagaNumber, Option<Waiter<'_, App>>), SagaError> {
         let engine = &self.engine;
         let Some(definition) = engine.definition(&of.name) else {
             return Err(SagaError::Value(format!("{} is registered elsewhere, not here", of.name)));
@@ -274,7 +285,8 @@ impl<App: Send + Sync + ?Sized + 'static> Sagas<App> {
             worker,
         };
         let _handing_over = engine.handing_over.read().await;
-        let started = tokio::time::timeout(engine.options.journal_timeout, engine.journal.start(saga)).await;
+        let asked = engine.journal.start(saga.clone());
+        let started = tokio::time::timeout(engine.options.journal_timeout, asked).await;
         let started = match started {
             Ok(Ok(started)) => started,
             failed => {
@@ -288,17 +300,34 @@ impl<App: Send + Sync + ?Sized + 'static> Sagas<App> {
             }
         };
         match started {
-            SagaStarted::New { number, row, .. } => {
+            SagaStarted::New { number, row, now } => {
                 point(AFTER_SAGA_START);
-                match worker {
-                    Some(worker) => engine.begin(worker, number, row.epoch, permit),
-                    None => engine.woken.notify_one(),
-                }
-                Ok(number)
+                let Some(worker) = worker else {
+                    engine.woken.notify_one();
+                    return Ok((number, None));
+                };
+                let NewSaga { intent, fingerprint, name, version, input, .. } = saga;
+                let (outcome, created_at) = (None, now);
+                let record = SagaRecord {
+                    number,
+                    row,
+                    intent,
+                    fingerprint,
+                    name,
+                    version,
+                    input,
+                    outcome,
+                    created_at,
+                };
+                let loaded = Loaded { record, entries: Vec::new(), signals: Vec::new(), now };
+                // Before it runs: its end is reported to whoever waits by then.
+                let waiter = engine.wait_for(number);
+                engine.begin(worker, number, row.epoch, permit, Some((loaded, Instant::now())));
+                Ok((number, Some(waiter)))
             }
             SagaStarted::Existing(record) => match fingerprint.compare(&record.fingerprint) {
                 Comparison::Different => Err(SagaError::Mismatch),
-                _ => Ok(record.number),
+                _ => Ok((record.number, None)),
             },
         }
     }
@@ -309,28 +338,46 @@ impl<App: Send + Sync + ?Sized + 'static> Sagas<App> {
         _of: &Registered<In, Out>,
         number: SagaNumber,
     ) -> Result<SagaEnd<Out>, SagaError> {
+        self.wait(number, None).await
+    }
+
+    async fn wait<Out: DeserializeOwned>(
+        &self,
+        number: SagaNumber,
+        mut begun: Option<Waiter<'_, App>>,
+    ) -> Result<SagaEnd<Out>, SagaError> {
         let until = Instant::now() + self.engine.options.wait;
         loop {
-            // Before the journal is asked: an end after the answer is reported here.
-            let mut waiter = self.engine.wait_for(number);
-            let found = self.engine.journal.look(number);
-            let found = tokio::time::timeout(self.engine.options.journal_timeout, found).await;
-            let Some(record) = found.map_err(|_| SagaError::JournalTimeout)?? else {
-                return Err(SagaError::Value(format!("there is no saga {}", number.0)));
-            };
-            let row = record.row;
-            match row.status {
-                Status::Parked => {
-                    let reason = row.reason.unwrap_or(ParkReason::UnknownResult);
-                    return Err(SagaError::Parked { number, reason });
+            let mut waiter = match begun.take() {
+                Some(waiter) => waiter,
+                None => {
+                    // Before the journal is asked: an end after the answer is reported here.
+                    let waiter = self.engine.wait_for(number);
+                    let found = self.engine.journal.look(number);
+                    let found = tokio::time::timeout(self.engine.options.journal_timeout, found).await;
+                    let Some(record) = found.map_err(|_| SagaError::JournalTimeout)?? else {
+                        return Err(SagaError::Value(format!("there is no saga {}", number.0)));
+                    };
+                    let row = record.row;
+                    match row.status {
+                        Status::Parked => {
+                            let reason = row.reason.unwrap_or(ParkReason::UnknownResult);
+                            return Err(SagaError::Parked { number, reason });
+                        }
+                        status if status.is_ended() => return ended(&record),
+                        status if Instant::now() >= until => {
+                            return Err(SagaError::UnderWay { number, status });
+                        }
+                        _ => {}
+                    }
+                    waiter
                 }
-                status if status.is_ended() => return ended(&record),
-                status if Instant::now() >= until => return Err(SagaError::UnderWay { number, status }),
-                _ => {}
-            }
+            };
             let ask_again = (Instant::now() + spread(ASK_INTERVAL, 0.2)).min(until);
-            if let Ok(Some(Left::Lost)) = tokio::time::timeout_at(ask_again, waiter.left()).await {
-                tokio::time::sleep_until(ask_again).await;
+            match tokio::time::timeout_at(ask_again, waiter.left()).await {
+                Ok(Some((_, Some(record)))) => return ended(&record),
+                Ok(Some((Left::Lost, _))) => tokio::time::sleep_until(ask_again).await,
+                _ => {}
             }
         }
     }

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::engine::Engine;
 use super::journal::SagaNumber;
-use super::run::{Left, Work};
+use super::run::{LoadedAt, Ran, Work};
 use super::state::WorkerId;
 use crate::backoff::{Backoff, spread};
 use crate::intent::policy::millis;
@@ -111,7 +111,7 @@ impl<App: Send + Sync + ?Sized + 'static> Engine<App> {
                         Ok(Ok(taken)) => {
                             more = !taken.is_empty();
                             for (number, row) in taken {
-                                self.begin(worker, number, row.epoch, reserved.split(1));
+                                self.begin(worker, number, row.epoch, reserved.split(1), None);
                             }
                         }
                         failed => {
@@ -147,18 +147,19 @@ impl<App: Send + Sync + ?Sized + 'static> Engine<App> {
         for (number, row) in owned {
             if !self.is_at_work(number) {
                 tracing::info!(number = number.0, "a saga of this worker was not running; it runs now");
-                self.begin(worker, number, row.epoch, None);
+                self.begin(worker, number, row.epoch, None, None);
             }
         }
     }
 
-    /// Runs a saga in a task of its own.
+    /// Runs a saga in a task of its own. What was started here just now comes along.
     pub(super) fn begin(
         self: &Arc<Self>,
         worker: WorkerId,
         number: SagaNumber,
         epoch: u64,
         permit: Option<OwnedSemaphorePermit>,
+        started: Option<LoadedAt>,
     ) {
         self.task_begins(number);
         let engine = Arc::clone(self);
@@ -167,24 +168,28 @@ impl<App: Send + Sync + ?Sized + 'static> Engine<App> {
                 Some(permit) => Some(permit),
                 None => Arc::clone(&engine.running).acquire_owned().await.ok(),
             };
-            let work = AssertUnwindSafe(Work::run(Arc::clone(&engine), worker, number, epoch)).catch_unwind();
-            let left = tokio::select! {
+            let work = Work::run(Arc::clone(&engine), worker, number, epoch, started);
+            let work = AssertUnwindSafe(work).catch_unwind();
+            let ran = tokio::select! {
                 // Its lease first: a task that slept too long must not go on.
                 biased;
-                () = engine.lease.lost(worker) => (Left::Lost, None),
-                left = work => left.unwrap_or_else(|_| {
+                () = engine.lease.lost(worker) => Ran::LOST,
+                ran = work => ran.unwrap_or_else(|_| {
                     tracing::error!(number = number.0, "running a saga panicked; it is tried again later");
-                    (Left::Lost, None)
+                    Ran::LOST
                 }),
             };
+            let was_full = engine.running.available_permits() == 0;
             drop(permit);
             engine.task_ends(number);
-            if let Some(due_in) = left.1 {
+            if let Some(due_in) = ran.due_in {
                 engine.due_in(due_in);
             }
-            engine.left(number, left.0);
-            // There is room for another.
-            engine.woken.notify_one();
+            engine.left(number, ran);
+            if was_full {
+                // There is room for another.
+                engine.woken.notify_one();
+            }
         });
     }
 

@@ -65,7 +65,7 @@ impl StoreError {
     }
 
     /// The same error, for another request that shared its fate.
-    #[cfg(feature = "sqlite")]
+    #[cfg(any(feature = "sqlite", all(feature = "_sql", feature = "saga")))]
     pub(crate) fn again(&self) -> Self {
         let source = self.source.as_ref().map(|source| source.to_string().into());
         Self { kind: self.kind, fate: self.fate, message: self.message.clone(), source }

@@ -31,6 +31,10 @@ pub(crate) use open_tx::OpenTx;
 pub(crate) use over_rusqlite::{explain as explain_rusqlite, run as run_rusqlite};
 #[cfg(feature = "mysql")]
 pub(crate) use over_sqlx_mysql::fill as fill_mysql;
+#[cfg(all(feature = "mysql", feature = "saga"))]
+pub(crate) use over_sqlx_mysql::run_text as run_mysql;
+#[cfg(all(feature = "postgres", feature = "saga"))]
+pub(crate) use over_tokio_postgres::{Typed as TypedPostgres, run_typed as run_tokio_postgres_typed};
 #[cfg(feature = "postgres")]
 pub(crate) use over_tokio_postgres::{bound as bound_postgres, run as run_tokio_postgres};
 

@@ -12,11 +12,11 @@ mod postgres;
 mod redis;
 #[cfg(feature = "relay")]
 mod relay;
+mod saga;
 mod sqlite;
 mod table;
 mod times;
 mod tx;
-#[cfg(feature = "relay")]
 mod usage;
 
 use std::path::PathBuf;
@@ -34,13 +34,16 @@ const USAGE: &str = "usage: bench stores [--only PART[,PART]] [--records N] [--q
     bench layer [--only bare|first|replay] [--quick] [--json]\n\
     bench relay [--only PART[,PART]] [--debezium] [--events N] [--quick] [--json]\n\
     bench consume [--only PART[,PART]] [--streams] [--ids N] [--messages N] [--quick] [--json]\n\
+    bench saga [--only PART[,PART]] [--parked N] [--quick] [--json]\n\
     parts of stores: memory, guard, sqlite, postgres, tx, mysql, redis\n\
     parts of relay: drain, latency, append, memory, debezium\n\
-    parts of consume: inbox, eos, streams";
+    parts of consume: inbox, eos, streams\n\
+    parts of saga: floor, sqlite, postgres, lone, parked";
 
 const LAYER_PARTS: [&str; 3] = ["bare", "first", "replay"];
 const RELAY_PARTS: [&str; 5] = ["drain", "latency", "append", "memory", "debezium"];
 const CONSUME_PARTS: [&str; 3] = ["inbox", "eos", "streams"];
+const SAGA_PARTS: [&str; 5] = ["floor", "sqlite", "postgres", "lone", "parked"];
 /// What others made is asked for by name.
 const BY_NAME: [&str; 2] = ["debezium", "streams"];
 const PARTS: [&str; 7] = ["memory", "guard", "sqlite", "postgres", "tx", "mysql", "redis"];
@@ -55,6 +58,8 @@ enum What {
     Relay,
     /// From a source to effects.
     Consume,
+    /// Several steps, each once.
+    Saga,
 }
 
 /// What is measured, and how much of it.
@@ -69,6 +74,8 @@ struct Wanted {
     ids: Option<u64>,
     /// How many messages go from Kafka to Kafka.
     messages: Option<u64>,
+    /// How many sagas wait beside those at work.
+    parked: Option<u64>,
     /// Scales how long everything takes.
     size: usize,
     json: bool,
@@ -81,12 +88,13 @@ impl Wanted {
             "layer" => (What::Layer, &LAYER_PARTS),
             "relay" => (What::Relay, &RELAY_PARTS),
             "consume" => (What::Consume, &CONSUME_PARTS),
+            "saga" => (What::Saga, &SAGA_PARTS),
             _ => return None,
         };
         let parts =
             all.iter().filter(|part| !BY_NAME.contains(part)).map(|part| (*part).to_owned()).collect();
-        let (records, events, ids, messages) = (None, None, None, None);
-        let mut wanted = Self { what, parts, records, events, ids, messages, size: 5, json: false };
+        let (records, events, ids, messages, parked) = (None, None, None, None, None);
+        let mut wanted = Self { what, parts, records, events, ids, messages, parked, size: 5, json: false };
         while let Some(arg) = args.next() {
             match arg.as_str() {
                 "--json" => wanted.json = true,
@@ -95,6 +103,7 @@ impl Wanted {
                 "--events" => wanted.events = Some(args.next()?.replace('_', "").parse().ok()?),
                 "--ids" => wanted.ids = Some(args.next()?.replace('_', "").parse().ok()?),
                 "--messages" => wanted.messages = Some(args.next()?.replace('_', "").parse().ok()?),
+                "--parked" => wanted.parked = Some(args.next()?.replace('_', "").parse().ok()?),
                 "--streams" => wanted.parts.push("streams".to_owned()),
                 "--debezium" => wanted.parts.push("debezium".to_owned()),
                 "--only" => wanted.parts = args.next()?.split(',').map(str::to_owned).collect(),
@@ -120,6 +129,7 @@ fn main() -> ExitCode {
         What::Layer => layer(&wanted, &mut table),
         What::Relay => relayed(&wanted, &mut table),
         What::Consume => consumed(&wanted, &mut table),
+        What::Saga => sagas(&wanted, &mut table),
     };
     // What was measured before something failed is shown as well.
     print!("{}", if wanted.json { table.json() } else { table.text() });
@@ -171,6 +181,14 @@ fn consumed(wanted: &Wanted, table: &mut Table) -> Result<(), Failed> {
     let messages = wanted.messages.unwrap_or(100_000 * u64::try_from(wanted.size)?);
     let wanted = consume::Wanted { parts: &wanted.parts, ids, messages, size: wanted.size };
     consume::measure(&runtime, &wanted, table)
+}
+
+fn sagas(wanted: &Wanted, table: &mut Table) -> Result<(), Failed> {
+    let directory = Directory::new()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let parked = wanted.parked.unwrap_or(if wanted.size == 1 { 100_000 } else { 1_000_000 });
+    let wanted = saga::Wanted { parts: &wanted.parts, parked, size: wanted.size };
+    saga::measure(&runtime, &wanted, &directory.0, table)
 }
 
 /// This program as a relay or as a pipeline, whose memory another one measures.

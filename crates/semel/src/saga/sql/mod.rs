@@ -3,9 +3,10 @@
 //! | file | what it decides |
 //! |---|---|
 //! | `tables` | creating the tables, and their versions |
+//! | `coalesce` | combines what many sagas write into transactions |
+//! | `batch` | one such transaction |
 //! | `operations`, `statements` | what is done in one transaction, over any driver, and its SQL |
 //! | `row` | between the tables and the types |
-//! | `sqlite_guard` | what an atomic step may not do on SQLite |
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -15,16 +16,26 @@ use super::journal::{
     Answering, AtomicEnd, AtomicWork, DefinitionId, Journal, Loaded, NewSaga, SagaChange, SagaChanged,
     SagaFilter, SagaNumber, SagaRecord, SagaStarted, Signal, Signalled, check_size,
 };
-use super::state::{SagaRow, WorkerId};
+#[cfg(feature = "fault-injection")]
+use super::state::RowDecider;
+use super::state::{SagaRow, WorkerId, step};
 use crate::database::{Database, TxOperation};
+use crate::fault::Hook;
 use crate::intent::identity::IntentId;
 use crate::intent::policy::StoreTime;
 use crate::store::StoreError;
+use crate::store::queue::answer_lost;
+use crate::tx::driver::Dialect;
 
+use self::batch::{Answer, Request};
+#[cfg(feature = "fault-injection")]
+use self::coalesce::Planted;
+use self::coalesce::{Coalescer, LANES};
+
+mod batch;
+mod coalesce;
 mod operations;
 mod row;
-#[cfg(feature = "sqlite")]
-mod sqlite_guard;
 mod statements;
 mod tables;
 
@@ -40,6 +51,8 @@ pub struct SqlJournal {
     database: Arc<Database>,
     /// The lease has a session of its own: it is renewed however busy the others are.
     lease: Arc<Database>,
+    /// Starts and changes of many sagas share transactions.
+    coalescer: Arc<Coalescer>,
 }
 
 impl fmt::Debug for SqlJournal {
@@ -56,11 +69,44 @@ impl SqlJournal {
     /// [`migrate`], creates or upgrades them.
     pub async fn open(url: &str) -> Result<Self, StoreError> {
         let database = Arc::new(Database::new(TABLES, url, SESSIONS)?);
-        let journal = Self { database, lease: Arc::new(Database::new(TABLES, url, 1)?) };
+        // On SQLite all is written by one thread: a second one would only make it wait.
+        let lanes = match TABLES.dialect(url)? {
+            Dialect::Sqlite => Arc::clone(&database),
+            Dialect::Postgres | Dialect::Mysql => Arc::new(Database::new(TABLES, url, LANES)?),
+        };
+        let coalescer = Arc::new(Coalescer::new(lanes, Arc::clone(&database), Hook::default()));
+        let journal = Self { database, lease: Arc::new(Database::new(TABLES, url, 1)?), coalescer };
         let version = journal.run(|tx| Box::pin(operations::version(tx))).await?;
         let checked = TABLES.check(TABLES.dialect(url)?, version, &journal.database.location());
         checked.map_err(crate::migration::wrong)?;
         Ok(journal)
+    }
+
+    /// Decides with another function than [`step`]: a planted bug, for tests.
+    #[cfg(feature = "fault-injection")]
+    #[doc(hidden)]
+    pub fn deciding_with(self, decide: RowDecider) -> Self {
+        self.planted(Planted { decide: Some(decide), ..Planted::default() })
+    }
+
+    /// One change that fails takes those along that share its transaction: a planted bug, for tests.
+    #[cfg(feature = "fault-injection")]
+    #[doc(hidden)]
+    pub fn failing_together(self) -> Self {
+        self.planted(Planted { fails_together: true, ..Planted::default() })
+    }
+
+    /// Answers those that share a transaction in another order: a planted bug, for tests.
+    #[cfg(feature = "fault-injection")]
+    #[doc(hidden)]
+    pub fn answering_by_position(self) -> Self {
+        self.planted(Planted { answers_by_position: true, ..Planted::default() })
+    }
+
+    #[cfg(feature = "fault-injection")]
+    fn planted(mut self, planted: Planted) -> Self {
+        self.coalescer = Arc::new(self.coalescer.planted(planted));
+        self
     }
 
     fn run<T: Send + 'static>(&self, operation: impl TxOperation<T>) -> Answering<'_, T> {
@@ -89,14 +135,28 @@ impl Journal for SqlJournal {
         if let Err(error) = check_size(&saga.input) {
             return Box::pin(std::future::ready(Err(error)));
         }
-        self.run(move |tx| Box::pin(operations::start(tx, saga)))
+        Box::pin(async move {
+            match self.coalescer.ask(Request::Start(Box::new(saga))).await? {
+                Answer::Started(started) => Ok(started),
+                Answer::Changed(_) => Err(answer_lost()),
+            }
+        })
     }
 
     fn change(&self, number: SagaNumber, change: SagaChange) -> Answering<'_, SagaChanged> {
         if let Err(error) = change.check_sizes() {
             return Box::pin(std::future::ready(Err(error)));
         }
-        self.run(move |tx| Box::pin(operations::change(tx, number, change)))
+        // Appending an event may wait for a transaction of the application that has used its idempotency key.
+        if !change.events.is_empty() {
+            return self.run(move |tx| Box::pin(operations::change(tx, number, change, step)));
+        }
+        Box::pin(async move {
+            match self.coalescer.ask(Request::Change(number, Box::new(change))).await? {
+                Answer::Changed(changed) => Ok(changed),
+                Answer::Started(_) => Err(answer_lost()),
+            }
+        })
     }
 
     fn atomic<'a>(

@@ -3,6 +3,8 @@
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
+#[cfg(feature = "sqlite")]
+use futures_util::FutureExt;
 
 use super::row;
 use super::statements as sql;
@@ -15,7 +17,7 @@ use crate::saga::journal::{
     AtomicEnd, AtomicWork, DefinitionId, Loaded, NewSaga, SIGNALS_MAX, SagaChange, SagaChanged, SagaFilter,
     SagaNumber, SagaRecord, SagaStarted, Signal, Signalled, check_written,
 };
-use crate::saga::state::{RowAnswer, RowEvent, SagaRow, WorkerId, step};
+use crate::saga::state::{RowAnswer, RowDecider, RowEvent, SagaRow, WorkerId, step};
 use crate::saga::step::{StepError, StepResult};
 use crate::saga::step_tx::{StepTx, StepTxKind};
 use crate::store::encoding::{MS_MAX, number};
@@ -35,11 +37,11 @@ pub(super) async fn now(tx: &mut OwnTx<'_, '_>) -> Done<StoreTime> {
     row::now(rows.first().ok_or_else(nothing)?)
 }
 
-fn nothing() -> DriverError {
+pub(super) fn nothing() -> DriverError {
     DriverError::of(DriverErrorKind::Unreadable, "a statement that always has a row returned none")
 }
 
-fn id(saga: SagaNumber) -> Value {
+pub(super) fn id(saga: SagaNumber) -> Value {
     number(saga.0).into()
 }
 
@@ -119,6 +121,7 @@ pub(super) async fn change(
     tx: &mut OwnTx<'_, '_>,
     saga: SagaNumber,
     change: SagaChange,
+    decide: RowDecider,
 ) -> Done<SagaChanged> {
     let rows = tx.run(&sql::ROW, vec![id(saga)]).await?;
     let Some(found) = rows.first() else {
@@ -126,7 +129,7 @@ pub(super) async fn change(
     };
     let now = row::now(found)?;
     let (_, before) = row::saga_row(found)?;
-    let decided = step(&before, &change.event, now);
+    let decided = decide(&before, &change.event, now);
     if decided.writes_entries {
         // In the epoch they were written in: undoing begins a new one with the same commit.
         add_entries(tx, saga, change.from_seq, change.entries, before.epoch, now).await?;
@@ -203,13 +206,22 @@ pub(super) async fn atomic(
 async fn run_work(tx: &mut AnyTx<'_>, dialect: Dialect, work: &dyn AtomicWork) -> StepResult<Bytes> {
     match dialect {
         #[cfg(feature = "sqlite")]
-        Dialect::Sqlite => super::sqlite_guard::run(tx, work),
+        Dialect::Sqlite => {
+            let mut tx = StepTx(StepTxKind::Sql(tx.reborrow()));
+            let ran = crate::database::guarded(|| work.run(&mut tx).now_or_never());
+            ran.unwrap_or_else(|| {
+                Err(StepError::refused(
+                    "an atomic step on SQLite waited for something other than the database; call others in a step of \
+                     their own",
+                ))
+            })
+        }
         _ => work.run(&mut StepTx(StepTxKind::Sql(tx.reborrow()))).await,
     }
 }
 
 /// Writes entries that are not there yet: a batch whose answer was lost is sent again.
-async fn add_entries(
+pub(super) async fn add_entries(
     tx: &mut OwnTx<'_, '_>,
     saga: SagaNumber,
     from_seq: u32,

@@ -1,5 +1,6 @@
 //! The SQL statements of the journal.
 
+use crate::database::{ManySql, MysqlMany};
 use crate::tx::driver::Sql;
 
 macro_rules! now {
@@ -56,8 +57,9 @@ macro_rules! sql {
 }
 
 /// Around the work of an atomic step: releasing it fails if the transaction is not the same any more.
-pub(super) const SAVEPOINT: Sql = Sql::same("SAVEPOINT semel_step");
-pub(super) const RELEASE: Sql = Sql::same("RELEASE SAVEPOINT semel_step");
+/// Not what a step would write: on SQLite it would get the prepared statement, without being asked whether it may.
+pub(super) const SAVEPOINT: Sql = Sql::same("SAVEPOINT semel_step /* around the work of a step */");
+pub(super) const RELEASE: Sql = Sql::same("RELEASE SAVEPOINT semel_step /* around the work of a step */");
 
 pub(super) const VERSION: Sql = Sql::same("SELECT version FROM semel_saga_meta");
 
@@ -361,3 +363,91 @@ pub(super) const DELETE_SIGNALS: Sql =
     sql!("DELETE FROM semel_saga_signal WHERE saga = $1", "DELETE FROM semel_saga_signal WHERE saga = ?1");
 pub(super) const DELETE_SAGA: Sql =
     sql!("DELETE FROM semel_saga WHERE n = $1", "DELETE FROM semel_saga WHERE n = ?1");
+
+/// The rows of several sagas, locked in the order of their numbers. One that another transaction has locked is left out.
+pub(super) const ROWS: ManySql = ManySql {
+    postgres: concat!(
+        "SELECT ",
+        now!(postgres),
+        ", n, ",
+        row_columns!(),
+        " FROM semel_saga WHERE n = ANY($1) ORDER BY n FOR UPDATE SKIP LOCKED"
+    ),
+    mysql: MysqlMany {
+        before: concat!(
+            "SELECT ",
+            now!(mysql),
+            ", n, ",
+            row_columns!(),
+            " FROM semel_saga FORCE INDEX (PRIMARY) WHERE n IN ("
+        ),
+        row: "?1",
+        between: ", ",
+        after: ") ORDER BY n FOR UPDATE SKIP LOCKED",
+    },
+    sqlite: ROW.sqlite,
+};
+
+/// Adds entries. On MySQL it fails if one of them is there: no clause there leaves out only those with the same number.
+pub(super) const ADD_ENTRIES: ManySql = ManySql {
+    postgres: "INSERT INTO semel_saga_entry (saga, seq, kind, step, nth, op, attempt, epoch, at, safe_until, input, body) \
+               SELECT * FROM unnest($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) ON CONFLICT (saga, seq) DO NOTHING",
+    mysql: MysqlMany {
+        before: "INSERT INTO semel_saga_entry (saga, seq, kind, step, nth, op, attempt, epoch, at, safe_until, input, body) \
+                 VALUES ",
+        row: "(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)",
+        between: ", ",
+        after: "",
+    },
+    sqlite: "INSERT INTO semel_saga_entry (saga, seq, kind, step, nth, op, attempt, epoch, at, safe_until, input, body) \
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12) ON CONFLICT (saga, seq) DO NOTHING",
+};
+
+pub(super) const PUT_ROWS: ManySql = ManySql {
+    postgres: "UPDATE semel_saga s SET status = v.status, reason = v.reason, undo_cause = v.undo_cause, epoch = v.epoch, \
+               worker = v.worker, due_at = v.due_at, deadline = v.deadline, signals = v.signals, \
+               cancelled = v.cancelled, expires_at = v.expires_at, outcome = coalesce(v.outcome, s.outcome) \
+               FROM unnest($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) AS v (n, status, reason, undo_cause, epoch, \
+               worker, due_at, deadline, signals, cancelled, expires_at, outcome) WHERE s.n = v.n",
+    mysql: MysqlMany { before: "", row: PUT.mysql, between: "; ", after: "" },
+    sqlite: PUT.sqlite,
+};
+
+/// Starts sagas whose intents have none. On MySQL it fails if one has: see [`STARTED_ROWS`].
+pub(super) const START_ROWS: ManySql = ManySql {
+    postgres: concat!(
+        "INSERT INTO semel_saga (id, ",
+        row_columns!(),
+        ", name, version, scope, operation, key, recipe, digest, input, created_at) SELECT * FROM unnest($1, $2, $3, \
+         $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20) ON CONFLICT (id) DO NOTHING \
+         RETURNING n, id"
+    ),
+    mysql: MysqlMany {
+        before: concat!(
+            "INSERT INTO semel_saga (id, ",
+            row_columns!(),
+            ", name, version, scope, operation, `key`, recipe, digest, input, created_at) VALUES "
+        ),
+        row: "(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20)",
+        between: ", ",
+        after: "",
+    },
+    sqlite: concat!(
+        "INSERT INTO semel_saga (id, ",
+        row_columns!(),
+        ", name, version, scope, operation, key, recipe, digest, input, created_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, \
+         ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20) ON CONFLICT (id) DO NOTHING RETURNING n, id"
+    ),
+};
+
+/// Which of these intents have a saga, and its number. MySQL only: its insert returns nothing.
+pub(super) const STARTED_ROWS: ManySql = ManySql {
+    postgres: "",
+    mysql: MysqlMany {
+        before: "SELECT n, id FROM semel_saga WHERE id IN (",
+        row: "?1",
+        between: ", ",
+        after: ")",
+    },
+    sqlite: "",
+};

@@ -30,17 +30,21 @@ impl Tx for MySqlConnection {
 
     /// The rows are those of all statements in the packet.
     async fn run(&mut self, statement: Statement) -> Result<Rows, DriverError> {
-        let text = fill(statement.text, &statement.values);
-        let mut rows = Rows::default();
-        let mut stream = self.fetch_many(AssertSqlSafe(text));
-        while let Some(part) = stream.try_next().await.map_err(explain)? {
-            match part {
-                Either::Left(done) => rows.changed += done.rows_affected(),
-                Either::Right(row) => rows.rows.push(read(&row)?),
-            }
-        }
-        Ok(rows)
+        run_text(self, fill(statement.text, &statement.values)).await
     }
+}
+
+/// Sends a text of ours whose values are filled in.
+pub(crate) async fn run_text(connection: &mut MySqlConnection, text: String) -> Result<Rows, DriverError> {
+    let mut rows = Rows::default();
+    let mut stream = connection.fetch_many(AssertSqlSafe(text));
+    while let Some(part) = stream.try_next().await.map_err(explain)? {
+        match part {
+            Either::Left(done) => rows.changed += done.rows_affected(),
+            Either::Right(row) => rows.rows.push(read(&row)?),
+        }
+    }
+    Ok(rows)
 }
 
 impl Lend for sqlx::Transaction<'_, MySql> {

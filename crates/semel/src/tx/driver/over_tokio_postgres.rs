@@ -31,8 +31,16 @@ pub(crate) async fn run(
     tx: &tokio_postgres::Transaction<'_>,
     statement: Statement,
 ) -> Result<Rows, DriverError> {
-    let values = statement.values.iter().map(bound);
-    let stream = tx.query_typed_raw(statement.text, values).await.map_err(explain)?;
+    run_typed(tx, statement.text, statement.values.iter().map(bound)).await
+}
+
+/// The same with parameters of any type.
+pub(crate) async fn run_typed(
+    tx: &tokio_postgres::Transaction<'_>,
+    text: &str,
+    values: impl ExactSizeIterator<Item = Typed<'_>>,
+) -> Result<Rows, DriverError> {
+    let stream = tx.query_typed_raw(text, values).await.map_err(explain)?;
     let mut stream = std::pin::pin!(stream);
     let mut rows = Vec::new();
     while let Some(row) = stream.try_next().await.map_err(explain)? {
@@ -41,8 +49,11 @@ pub(crate) async fn run(
     Ok(Rows { rows, changed: stream.rows_affected().unwrap_or(0) })
 }
 
-/// A value as a parameter, and its type.
-pub(crate) fn bound(value: &Value) -> (Box<dyn ToSql + Sync + Send + '_>, Type) {
+/// A parameter, and its type.
+pub(crate) type Typed<'v> = (Box<dyn ToSql + Sync + Send + 'v>, Type);
+
+/// A value as a parameter.
+pub(crate) fn bound(value: &Value) -> Typed<'_> {
     match value {
         Value::Int(value) => (Box::new(*value), Type::INT8),
         Value::Bytes(value) => (Box::new(value.as_deref()), Type::BYTEA),
