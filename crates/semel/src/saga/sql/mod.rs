@@ -28,6 +28,8 @@ mod sqlite_guard;
 mod statements;
 mod tables;
 
+#[cfg(all(feature = "saga-test", feature = "sqlite"))]
+pub(super) use sqlite_guard::run as run_on_sqlite;
 pub(crate) use tables::TABLES;
 pub use tables::{VERSION, contract, dialect, migrate, plan_migration, schema};
 

@@ -10,7 +10,7 @@ use crate::saga::journal::AtomicWork;
 use crate::saga::step::{StepError, StepResult};
 use crate::saga::step_tx::{StepTx, StepTxKind};
 
-pub(super) fn run(tx: &mut AnyTx<'_>, work: &dyn AtomicWork) -> StepResult<Bytes> {
+pub(in crate::saga) fn run(tx: &mut AnyTx<'_>, work: &dyn AtomicWork) -> StepResult<Bytes> {
     watch(tx, true)?;
     let ran = work.run(&mut StepTx(StepTxKind::Sql(tx.reborrow()))).now_or_never();
     watch(tx, false)?;
