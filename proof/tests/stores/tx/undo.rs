@@ -78,10 +78,13 @@ async fn over_tokio_postgres_too() {
     pay(&pool, "a").await.unwrap();
     for (key, value) in [("a", UndoneAs::Undone), ("b", UndoneAs::NeverHappened)] {
         let mut tx = client.transaction().await.unwrap();
-        let undone = undo_once_tx(&mut tx, &intent(key), &refund(key), async |tx, id: i64| {
+        let (step, undo) = (intent(key), refund(key));
+        let undone = undo_once_tx(&mut tx, &step, &undo, async |tx, id: i64| {
             tx.execute("DELETE FROM payment WHERE id = $1", &[&id]).await.map(drop)
-        });
-        assert_eq!(undone.await.unwrap().value, value);
+        })
+        .await
+        .unwrap();
+        assert_eq!(undone.value, value);
         tx.commit().await.unwrap();
         assert!(matches!(pay(&pool, key).await, Err(TxError::Refused(_))), "{key}");
         assert_eq!(world.payments(key).await, 0);
