@@ -13,6 +13,7 @@ pub(crate) const ALONE: &[&str] = &[
     "fault-injection",
     "macros",
     "saga",
+    "saga-test",
     "http",
     "axum",
     "client",
@@ -37,7 +38,7 @@ pub(crate) const ALONE: &[&str] = &[
 ];
 
 /// Features that a test needs and no production build may have.
-const FOR_TESTS: &[&str] = &["conformance", "crash-points", "fault-injection"];
+const FOR_TESTS: &[&str] = &["conformance", "crash-points", "fault-injection", "saga-test"];
 
 /// Features for tests that the binary enables, by default or with `full`.
 pub(crate) fn for_tests_in_production() -> Result<Vec<String>, String> {

@@ -48,6 +48,7 @@
 //! | `relay` | from the outbox to the sink: nothing lost, order per key kept (as `tx`) |
 //! | [`inbox`] | each message handled once, in your transaction (as `tx`) or [over any store](inbox::store_dedup); the webhook receiver (feature `webhook-receiver`) |
 //! | [`sink`], [`source`] | where events go and messages come from: the seams to a broker (features `kafka`, `rabbitmq`, `nats`, `sqs`, `redis`, `webhook`) |
+//! | `saga` | several steps, each once, all or undone (feature `saga`), and tests of your own (feature `saga-test`) |
 //! | `http` | the same for HTTP: a tower layer, and the client (features `http`, `client`) |
 //! | [`observe`] | every metric and span name |
 //! | `#[idempotent]` | all of it as one attribute on a function or a handler (feature `macros`) |

@@ -23,6 +23,7 @@ Examples:
   semel saga resolve sqlite:shop.db 7 charge --applied '\"ch_81\"' --by ana --why 'in the dashboard'
   semel saga resolve sqlite:shop.db 7 charge --not-applied --by ana --why 'not in the dashboard'
   semel saga retry sqlite:shop.db --reason undo_stuck --plan
+  semel saga approve sqlite:shop.db 7 manager --by ana --why 'within the budget'
 A decision names who made it and why; both are kept in the journal.")]
 pub(crate) struct Saga {
     #[command(subcommand)]
@@ -39,6 +40,9 @@ pub(crate) enum SagaCommand {
     Abandon(Abandon),
     Cancel(Cancel),
     Signal(Signal),
+    Approve(Approve),
+    Reject(Reject),
+    Export(Export),
 }
 
 impl SagaCommand {
@@ -53,6 +57,8 @@ impl SagaCommand {
             Self::Abandon(args) => &args.which.url,
             Self::Cancel(args) => &args.url,
             Self::Signal(args) => &args.url,
+            Self::Approve(Approve { which }) | Self::Reject(Reject { which }) => &which.url,
+            Self::Export(args) => &args.url,
         }
     }
 }
@@ -328,4 +334,60 @@ pub(crate) struct Signal {
     /// Its id: a signal with the same id is the same signal
     #[arg(long, value_parser = parse_signal_id)]
     pub(crate) id: String,
+}
+
+/// Say yes to what a saga waits for
+///
+/// For a saga that waits by `approval`: who and why is recorded. The first decision counts; another one changes nothing.
+#[derive(Args)]
+#[command(after_help = "\
+Example:
+  semel saga approve sqlite:shop.db 7 manager --by ana --why 'within the budget'")]
+pub(crate) struct Approve {
+    #[command(flatten)]
+    pub(crate) which: Approval,
+}
+
+/// Say no to what a saga waits for
+///
+/// For a saga that waits by `approval`: who and why is recorded, and the saga's code decides what follows; mostly what
+/// happened is undone. The first decision counts; another one changes nothing.
+#[derive(Args)]
+#[command(after_help = "\
+Example:
+  semel saga reject sqlite:shop.db 7 manager --by ana --why 'too expensive'")]
+pub(crate) struct Reject {
+    #[command(flatten)]
+    pub(crate) which: Approval,
+}
+
+/// Which approval, who decides, and why.
+#[derive(Args)]
+pub(crate) struct Approval {
+    /// The database with the journal
+    pub(crate) url: String,
+    /// The saga's number
+    pub(crate) number: u64,
+    /// What the saga waits for it by
+    pub(crate) name: String,
+    /// Its id, for a saga that asks twice by one name: the same id is the same decision [default: approval-NAME]
+    #[arg(long, value_parser = parse_signal_id)]
+    pub(crate) id: Option<String>,
+    #[command(flatten)]
+    pub(crate) decider: DecidedBy,
+}
+
+/// Print a saga with its journal, to run tomorrow's code on it
+///
+/// The output is JSON in a form of its own: `semel::saga::test::replay` runs a saga's code on a folder of such files and
+/// reports what a deploy would change. It has the saga's key, its inputs and its results: keep it as you keep those.
+#[derive(Args)]
+#[command(after_help = "\
+Example:
+  semel saga export sqlite:shop.db 7 > tests/journals/checkout-7.json")]
+pub(crate) struct Export {
+    /// The database with the journal
+    pub(crate) url: String,
+    /// The saga's number
+    pub(crate) number: u64,
 }

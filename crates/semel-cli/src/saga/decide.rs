@@ -156,9 +156,21 @@ pub(super) async fn signal(sagas: &Sagas, args: &Signal, json: bool) -> Result<(
     let number = loaded.record.number;
     let body = Bytes::from(args.body.clone());
     let signal = semel::saga::Signal { id: args.id.clone(), name: args.name.clone(), body };
+    let result = sagas.admin.signal(number, signal).await?;
+    signalled(sagas, number, result, &format!("saga {} has the signal", number.0), json).await
+}
+
+/// What became of a signal, or of an approval.
+pub(super) async fn signalled(
+    sagas: &Sagas,
+    number: SagaNumber,
+    result: Signalled,
+    recorded: &str,
+    json: bool,
+) -> Result<(), Failed> {
     let n = number.0;
-    let (result, said) = match sagas.admin.signal(number, signal).await? {
-        Signalled::Recorded => (AdminResult::Recorded, format!("saga {n} has the signal")),
+    let (result, said) = match result {
+        Signalled::Recorded => (AdminResult::Recorded, recorded.to_owned()),
         Signalled::Already => {
             (AdminResult::Already, format!("saga {n} had a signal with this id before; nothing was changed"))
         }
@@ -173,7 +185,7 @@ pub(super) async fn signal(sagas: &Sagas, args: &Signal, json: bool) -> Result<(
 }
 
 /// The saga, if it is as the caller saw it.
-async fn seen(sagas: &Sagas, number: u64, epoch: Option<u64>) -> Result<Loaded, Failed> {
+pub(super) async fn seen(sagas: &Sagas, number: u64, epoch: Option<u64>) -> Result<Loaded, Failed> {
     let Some(loaded) = sagas.load(number).await? else { return Err(no_saga(number)) };
     let row = &loaded.record.row;
     match epoch {

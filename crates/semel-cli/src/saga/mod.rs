@@ -9,12 +9,16 @@
 //! | `advice` | what can be done about a saga now, with the commands |
 //! | `decide` | a decision about one saga |
 //! | `bulk` | a decision about many, or only its plan |
+//! | `approval` | yes or no to what a saga waits for |
+//! | `export` | one saga with its journal, for tests |
 //! | `view` | sagas, entries and signals as JSON and as lines |
 
 mod advice;
+mod approval;
 mod args;
 mod bulk;
 mod decide;
+mod export;
 mod ls;
 mod open;
 mod show;
@@ -68,6 +72,9 @@ pub(crate) async fn run(args: &Saga, json: bool) -> Result<(), Failed> {
         SagaCommand::Resolve(args) => decide::resolve(&sagas, args, json).await,
         SagaCommand::Cancel(args) => decide::cancel(&sagas, args, json).await,
         SagaCommand::Signal(args) => decide::signal(&sagas, args, json).await,
+        SagaCommand::Approve(args) => approval::decide(&sagas, &args.which, true, json).await,
+        SagaCommand::Reject(args) => approval::decide(&sagas, &args.which, false, json).await,
+        SagaCommand::Export(args) => export::run(&sagas, args).await,
     }
 }
 

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use semel::saga::sql::SqlJournal;
 use semel::saga::{
-    At, Definition, HasUndo, NoUndo, NothingToUndo, Registered, Saga, SagaError, SagaNumber, SagaOptions,
-    SagaResult, SagaStep, Sagas, SagasBuilder, StepError, StepResult, StepSpec, StepType,
+    At, Definition, HasUndo, NoUndo, NothingToUndo, Refused, Registered, Saga, SagaError, SagaNumber,
+    SagaOptions, SagaResult, SagaStep, Sagas, SagasBuilder, StepError, StepResult, StepSpec, StepType,
 };
 use semel::{Key, Scope};
 use tempfile::TempDir;
@@ -119,6 +119,14 @@ async fn loan(saga: Saga<Participants>, sku: String) -> SagaResult<String> {
     Ok(said.unwrap_or_default())
 }
 
+/// Waits for a person's yes or no.
+async fn credit(saga: Saga<Participants>, sku: String) -> SagaResult<String> {
+    saga.run(Reserve, sku).await?;
+    let decided = saga.approval("manager", None).await;
+    let by = decided.ok_or_else(|| Refused::new("no decision"))?.granted()?;
+    Ok(format!("by {}: {}", by.by, by.why))
+}
+
 /// A database with sagas.
 pub(crate) struct Shop {
     directory: TempDir,
@@ -128,6 +136,7 @@ pub(crate) struct Shop {
 pub(crate) struct Worker {
     sagas: Sagas<Participants>,
     checkout: Registered<String, String>,
+    credit: Registered<String, String>,
     gift: Registered<String, String>,
     loan: Registered<String, String>,
     pair: Registered<String, String>,
@@ -143,13 +152,15 @@ impl Worker {
             builder.register(Definition::new("checkout", 1, checkout).step(Reserve).step(Charge)).unwrap();
         let gift = builder.register(Definition::new("gift", 1, gift).step(Reserve).step(Tell)).unwrap();
         let loan = builder.register(Definition::new("loan", 1, loan).step(Reserve)).unwrap();
+        let credit = builder.register(Definition::new("credit", 1, credit).step(Reserve)).unwrap();
         let pair = builder.register(Definition::new("pair", 1, pair).step(Tell)).unwrap();
-        Self { sagas: builder.start(), checkout, gift, loan, pair }
+        Self { sagas: builder.start(), checkout, credit, gift, loan, pair }
     }
 
     fn registered(&self, name: &str) -> &Registered<String, String> {
         match name {
             "checkout" => &self.checkout,
+            "credit" => &self.credit,
             "gift" => &self.gift,
             "pair" => &self.pair,
             _ => &self.loan,
@@ -198,7 +209,7 @@ impl Shop {
             let scope = Scope::tenant("acme").unwrap();
             let number =
                 worker.sagas.submit(of, &scope, &Key::new(key).unwrap(), &"book".to_owned()).await.unwrap();
-            if name == "loan" {
+            if matches!(name, "credit" | "loan") {
                 self.wait_for(number, "waiting").await;
             } else {
                 let parked = worker.sagas.end(of, number).await;

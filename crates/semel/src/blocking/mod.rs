@@ -6,6 +6,7 @@
 //! | function | for |
 //! |---|---|
 //! | [`once_tx`], [`run_tx`] | [`once_tx`](crate::tx::once_tx()), [`Once::run_tx`] |
+//! | [`undo_once_tx`], [`run_undo_tx`] | [`undo_once_tx`](crate::tx::undo_once_tx()), [`UndoOnce::run_tx`] |
 //! | [`start_tx`], [`phase_tx`] | [`Phases::start_tx`], [`PhaseRun::phase_tx`] |
 //! | [`apply_tx`] | [`CommandOnce::apply_tx`] |
 //! | [`append_tx`], [`append_all_tx`] | [`outbox`] |
@@ -25,7 +26,7 @@ use crate::intent::identity::Intent;
 use crate::outbox::{self, AppendError, Appended, Duplicates, Event};
 use crate::tx::{
     Applied, CommandError, CommandOnce, Once, PhaseRun, Phases, Remember, Started, Transition, TxError,
-    TxReply,
+    TxReply, UndoOnce, UndoneAs,
 };
 
 #[cfg(feature = "http")]
@@ -95,6 +96,57 @@ pub fn run_tx<T: Remember, E>(
     work: impl FnOnce(&Connection) -> Result<T, E>,
 ) -> Result<TxReply<T>, TxError<E>> {
     ready(once.run_tx(&mut tx, async |tx| work(tx)))
+}
+
+/// Undoes the step `forward` in the transaction open on `tx`, once, and refuses it for ever. The same as
+/// [`tx::undo_once_tx`](crate::tx::undo_once_tx()), for a synchronous driver.
+///
+/// ```
+/// use rusqlite::Connection;
+/// use semel::intent::fingerprint::Recipe;
+/// use semel::tx::{TxError, UndoneAs, sqlite};
+/// use semel::{Intent, Key, Operation, Scope, blocking};
+///
+/// let mut db = Connection::open_in_memory()?;
+/// db.execute_batch("CREATE TABLE hold (id INTEGER PRIMARY KEY, sku TEXT NOT NULL)")?;
+/// sqlite::migrate(&db)?;
+/// let intent = |operation: &str, key: &str| {
+///     Ok::<_, Box<dyn std::error::Error>>(Intent::new(Scope::tenant("acme")?, Operation::new(operation)?, Key::new(key)?))
+/// };
+/// let (hold, release) = (intent("stock.hold", "k1")?, intent("stock.release", "k1-undo")?);
+///
+/// // The undo overtakes its step, which comes later and is refused.
+/// let tx = db.transaction()?;
+/// let undone = blocking::undo_once_tx(&tx, &hold, &release, |tx, id: i64| {
+///     tx.execute("DELETE FROM hold WHERE id = ?1", [id]).map(drop)
+/// })?;
+/// tx.commit()?;
+/// assert_eq!(undone.value, UndoneAs::NeverHappened);
+///
+/// let tx = db.transaction()?;
+/// let late = blocking::once_tx(&tx, &hold, Recipe::default().value(&"book")?, |tx| {
+///     tx.execute("INSERT INTO hold (sku) VALUES ('book')", [])?;
+///     Ok::<_, rusqlite::Error>(tx.last_insert_rowid())
+/// });
+/// assert!(matches!(late, Err(TxError::Refused(_))));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn undo_once_tx<T: Remember, E>(
+    tx: &Connection,
+    forward: &Intent,
+    undo: &Intent,
+    work: impl FnOnce(&Connection, T) -> Result<(), E>,
+) -> Result<TxReply<UndoneAs>, TxError<E>> {
+    run_undo_tx(UndoOnce::new(forward, undo), tx, work)
+}
+
+/// [`UndoOnce::run_tx`]: [`undo_once_tx`] with settings.
+pub fn run_undo_tx<T: Remember, E>(
+    undo: UndoOnce,
+    mut tx: &Connection,
+    work: impl FnOnce(&Connection, T) -> Result<(), E>,
+) -> Result<TxReply<UndoneAs>, TxError<E>> {
+    ready(undo.run_tx(&mut tx, async |tx, value| work(tx, value)))
 }
 
 /// [`Phases::start_tx`].

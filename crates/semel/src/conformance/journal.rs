@@ -408,6 +408,10 @@ laws! {
         let entry = NewEntry { body: Some(large.clone()), ..done("a") };
         let refused = journal.change(number, SagaChange::new(append(1), 0, vec![begin("a"), entry])).await;
         assert_eq!(refused.expect_err("it is too large").kind(), ErrorKind::TooLarge);
+        let end = SagaChange::of(RowEvent::End { epoch: 1, retention_ms: None });
+        let end = SagaChange { outcome: Some(large.clone()), ..end };
+        let refused = journal.change(number, end).await;
+        assert_eq!(refused.expect_err("it is too large").kind(), ErrorKind::TooLarge);
         let signal = Signal { id: "s".to_owned(), name: "go".to_owned(), body: large };
         assert_eq!(journal.signal(number, signal).await.expect_err("it is too large").kind(), ErrorKind::TooLarge);
         let loaded = load(journal, number).await;

@@ -34,6 +34,8 @@ pub(crate) use any_tx::{OwnTx, TxOperation};
 pub(crate) use many::{ManySql, MysqlMany};
 #[cfg(all(feature = "sqlite", feature = "saga"))]
 pub(crate) use sqlite_guard::guarded;
+#[cfg(all(feature = "sqlite", feature = "saga-test"))]
+pub(crate) use sqlite_guard::install as install_guard;
 
 /// A database that has tables of semel's. Transactions are begun, committed and rolled back here.
 pub(crate) struct Database {

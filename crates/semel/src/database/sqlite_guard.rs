@@ -15,7 +15,7 @@ thread_local! {
 }
 
 /// Watches what is prepared on this connection from now on.
-pub(super) fn install(connection: &mut Connection) -> rusqlite::Result<()> {
+pub(crate) fn install(connection: &mut Connection) -> rusqlite::Result<()> {
     connection.authorizer(Some(authorize))
 }
 

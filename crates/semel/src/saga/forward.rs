@@ -18,7 +18,7 @@ use super::definition::{CodeEnd, CodeError};
 use super::entry::{Entry, EntryKind, NewEntry, Op, Safe, StepId};
 use super::handle::{Ask, Asks, Reply, Wanted};
 use super::history::{Known, LOOKUP_ATTEMPT, Next, first};
-use super::journal::ENTRIES_MAX;
+use super::journal::{BODY_BYTES_MAX, ENTRIES_MAX};
 use super::run::{Going, Left, Stop, Work, earlier, entry};
 use super::state::{ParkReason, UndoCause};
 use super::step::{AnyStep, Calling, Calls, Undoing};
@@ -443,6 +443,11 @@ impl<App: Send + Sync + ?Sized + 'static> Work<App> {
                 let why = format!("the code ended without the result of {step}, which it had begun");
                 Err(self.park(ParkReason::UnknownResult, None, &why).await)
             }
+            // What its steps came to is written all the same.
+            (Ok(result), None) if result.len() > BODY_BYTES_MAX => {
+                let why = format!("the saga's result has {} bytes, at most {BODY_BYTES_MAX}", result.len());
+                Err(self.park(ParkReason::TooLarge, None, &why).await)
+            }
             (Ok(result), None) => self.end(Some(result), events).await,
             (Err(CodeError::Refused(refused)), _) if self.history.pivot_done().is_some() => {
                 let why = format!("the code refuses after the pivot: {}", refused.why);
@@ -478,7 +483,7 @@ fn begin<App: ?Sized>(handler: &Arc<dyn AnyStep<App>>, next: Next, op: Op, input
 }
 
 /// The same input, however it is spelled: another version of the code may order its fields differently.
-fn is_same_input(one: &Bytes, other: &Bytes) -> bool {
+pub(super) fn is_same_input(one: &Bytes, other: &Bytes) -> bool {
     let value = |bytes: &Bytes| serde_json::from_slice::<serde_json::Value>(bytes).ok();
     one == other || value(one).is_some_and(|one| Some(one) == value(other))
 }

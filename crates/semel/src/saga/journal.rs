@@ -153,7 +153,7 @@ impl SagaChange {
     /// Refuses what is too large, before anything is written.
     pub(super) fn check_sizes(&self) -> Result<(), StoreError> {
         let bodies = self.entries.iter().flat_map(|entry| [&entry.input, &entry.body]);
-        bodies.flatten().try_for_each(check_size)
+        bodies.chain([&self.outcome]).flatten().try_for_each(check_size)
     }
 
     /// An event alone.

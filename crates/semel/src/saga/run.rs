@@ -307,7 +307,7 @@ impl<App: Send + Sync + ?Sized + 'static> Work<App> {
     /// Begins to undo: from now on the saga's code does not run any more.
     pub(super) async fn begin_undo(&mut self, cause: UndoCause, why: &str) -> Stop {
         let event = RowEvent::BeginUndo { worker: self.worker, epoch: self.epoch, cause };
-        let outcome = Some(Bytes::copy_from_slice(why.as_bytes()));
+        let outcome = Some(text(why));
         match self.change(event, outcome).await {
             Ok(_) => {
                 self.epoch = self.record.row.epoch;

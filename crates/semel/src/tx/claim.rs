@@ -55,6 +55,8 @@ pub(super) struct Ask {
     pub(super) effect: Effect,
     pub(super) lease_ms: u64,
     pub(super) wait: Duration,
+    /// It is claimed to be refused for ever: what is done comes back with a claim of its own, expired or not.
+    pub(super) barrier: bool,
 }
 
 /// What was found when the lock was taken; [`put`] checks it.
@@ -77,6 +79,8 @@ impl Seen {
 pub(super) enum Claimed {
     Run(Seen),
     Replay(Verdict, Outcome),
+    /// For a barrier: it is done, and the claim may put a refusal in its place.
+    Done(Seen, Outcome),
 }
 
 pub(super) struct Inspected {
@@ -176,8 +180,14 @@ fn decide(ask: &Ask, inspected: Inspected) -> Result<Option<Claimed>, TxError> {
         // The database assigns it when the record is written.
         fresh: Epoch(0),
     };
-    match step(inspected.head.as_ref(), &event, inspected.now).answer {
+    // What happened stays true after its retention: a barrier must not take it for something that never came.
+    let known =
+        |head: &Head| if ask.barrier && head.state == State::Completed { None } else { head.expires_at };
+    let head = inspected.head.map(|head| Head { expires_at: known(&head), ..head });
+    match step(head.as_ref(), &event, inspected.now).answer {
         StepAnswer::Mismatch => Err(TxError::Mismatch),
+        StepAnswer::Replay if ask.barrier && !inspected.locked => Ok(None),
+        StepAnswer::Replay if ask.barrier && !inspected.writable => Err(read_only()),
         StepAnswer::Replay => {
             let failed = inspected.head.is_some_and(|head| head.state == State::FailedFinal);
             let verdict = if failed { Verdict::FailedFinal } else { Verdict::Completed };
@@ -186,13 +196,13 @@ fn decide(ask: &Ask, inspected: Inspected) -> Result<Option<Claimed>, TxError> {
                     .map_err(|error| DriverError::of(DriverErrorKind::Unreadable, error))?,
                 None => Outcome::unknown(),
             };
+            if ask.barrier && !failed {
+                let (epoch, owner) = inspected.head.map(|head| (head.epoch, head.owner)).unzip();
+                return Ok(Some(Claimed::Done(Seen { epoch, owner, carry: false }, outcome)));
+            }
             Ok(Some(Claimed::Replay(verdict, outcome)))
         }
-        StepAnswer::Run if inspected.locked && !inspected.writable => {
-            let message = "the transaction is read-only, so the intent cannot be recorded in it; begin \
-                           a read-write transaction";
-            Err(DriverError::new(DriverErrorKind::ReadOnly, message).into())
-        }
+        StepAnswer::Run if inspected.locked && !inspected.writable => Err(read_only()),
         StepAnswer::Run if inspected.locked => {
             let carry = inspected.head.is_some_and(|head| head.state_at(inspected.now).is_some());
             let (epoch, owner) = inspected.head.map(|head| (head.epoch, head.owner)).unzip();
@@ -203,10 +213,20 @@ fn decide(ask: &Ask, inspected: Inspected) -> Result<Option<Claimed>, TxError> {
     }
 }
 
+fn read_only() -> TxError {
+    let message = "the transaction is read-only, so the intent cannot be recorded in it; begin \
+                   a read-write transaction";
+    DriverError::new(DriverErrorKind::ReadOnly, message).into()
+}
+
 /// MySQL: a row that existed before has to name the new owner.
 #[cfg(feature = "mysql")]
 async fn taken(tx: &mut OpenTx<'_, impl Tx>, ask: &Ask, claimed: Claimed) -> Result<Claimed, TxError> {
-    if let (Dialect::Mysql, Claimed::Run(Seen { epoch: Some(_), .. })) = (tx.dialect(), &claimed) {
+    if let (
+        Dialect::Mysql,
+        Claimed::Run(Seen { epoch: Some(_), .. }) | Claimed::Done(Seen { epoch: Some(_), .. }, _),
+    ) = (tx.dialect(), &claimed)
+    {
         super::mysql::take(tx, ask).await?;
     }
     Ok(claimed)

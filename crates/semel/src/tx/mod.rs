@@ -7,6 +7,7 @@
 //! | module | what |
 //! |---|---|
 //! | `once` | [`once_tx`], [`Once`]: the work, unless it was committed before |
+//! | `undo` | [`undo_once_tx`], [`UndoOnce`]: undo a step once, and refuse it for ever: the barrier of a participant |
 //! | `phases` | [`Phases`]: recovery points: atomic phases around remote calls |
 //! | `command` | [`Command`]: requests with an expected version: retry, conflict and mismatch kept apart |
 //! | [`sqlite`] | the tables in the application's own SQLite file, and a reader for them |
@@ -34,6 +35,7 @@ pub mod reference;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 mod stored_value;
+mod undo;
 pub mod upsert;
 mod wait_queue;
 
@@ -42,6 +44,7 @@ pub use error::TxError;
 pub use once::{Once, TxReply, WAIT, once_tx};
 pub use phases::{LEASE, PHASE_BYTES_MAX, PHASES_MAX, PhaseRun, Phases, PhasesError, Started};
 pub use stored_value::Remember;
+pub use undo::{UndoOnce, UndoneAs, undo_once_tx};
 
 #[cfg(all(doctest, feature = "sqlite", feature = "sqlx-postgres"))]
 #[doc = include_str!("../../../../docs/transactions.md")]

@@ -94,6 +94,7 @@ impl Once {
             effect: Effect::Atomic,
             lease_ms: 0,
             wait: WAIT,
+            barrier: false,
         };
         Self { ask, retention: Retention::default(), protection: Protection::none() }
     }
@@ -167,7 +168,7 @@ impl Once {
 }
 
 /// The error of failed work. A transaction that is gone with its connection has undone everything itself.
-fn undone<E>(undone: Result<(), DriverError>, error: E) -> TxError<E> {
+pub(super) fn undone<E>(undone: Result<(), DriverError>, error: E) -> TxError<E> {
     match undone {
         Err(undo) if !matches!(undo.kind(), DriverErrorKind::Lost | DriverErrorKind::NoTransaction) => {
             undo.into()
@@ -184,7 +185,8 @@ enum Begun<T> {
 /// Before the work.
 fn begun<T: Remember, E>(claimed: Claimed) -> Result<Begun<T>, TxError<E>> {
     match claimed {
-        Claimed::Run(seen) => {
+        // `Done` is for a barrier only.
+        Claimed::Run(seen) | Claimed::Done(seen, _) => {
             crash::point(crash::AFTER_CLAIM);
             crash::point(crash::BEFORE_EFFECT);
             Ok(Begun::Run(seen))

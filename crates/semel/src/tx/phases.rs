@@ -126,6 +126,7 @@ impl Phases {
             effect: Effect::Keyed,
             lease_ms: millis(LEASE),
             wait: Duration::ZERO,
+            barrier: false,
         };
         let names = names.iter().map(|name| (*name).to_owned()).collect();
         let (retention, protection) = (Retention::default(), Protection::none());
@@ -188,7 +189,8 @@ impl Phases {
                 let outcome = Kept::whole(&ask.intent).reveal(&self.protection, stored)?;
                 return Ok(Begun::Ended(verdict, outcome));
             }
-            Claimed::Run(seen) => seen,
+            // Phases are no barrier: they get a replay instead.
+            Claimed::Run(seen) | Claimed::Done(seen, _) => seen,
         };
         let done = steps::done(tx, &ask.intent, seen.is_takeover()).await?;
         self.check(&done)?;

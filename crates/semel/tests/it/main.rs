@@ -63,3 +63,5 @@ mod sqlite_wrong_file;
 mod sweeper;
 #[cfg(feature = "sqlite")]
 mod tx_sqlite;
+#[cfg(feature = "sqlite")]
+mod tx_undo;

@@ -2,12 +2,18 @@
 //!
 //! | module | what it shows |
 //! |---|---|
+//! | `conflicts` | an atomic step that the database rolls back |
 //! | `journal` | the laws of journals |
 //! | `killed` | a process is killed at every point of a saga, and another one goes on |
 //! | `place` | a database with orders, and the ledger of the participants |
+//! | `restarted` | the server is killed while sagas are taken over |
+//! | `shop` | sagas of this process |
 //! | `together` | a row that is locked elsewhere holds up no other saga |
 
+mod conflicts;
 mod journal;
 mod killed;
 mod place;
+mod restarted;
+mod shop;
 mod together;

@@ -58,7 +58,7 @@ impl Place {
         Self::mysql_of(Service::Mysql).await
     }
 
-    async fn mysql_of(server: Service) -> Option<Self> {
+    pub async fn mysql_of(server: Service) -> Option<Self> {
         let orders = "CREATE TABLE orders (n bigint AUTO_INCREMENT PRIMARY KEY, name varchar(200) NOT NULL, \
                       what varchar(20) NOT NULL);";
         let tables = format!("{} {} {orders}", schema(Dialect::Mysql), outbox::schema(Dialect::Mysql));
@@ -83,6 +83,26 @@ impl Place {
 
     fn new(url: String, server: Server) -> Self {
         Self { server, url, directory: testkit::scratch::directory() }
+    }
+
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// `None`: it is another database.
+    pub async fn postgres_pool(&self) -> Option<sqlx::PgPool> {
+        match &self.server {
+            Server::Postgres(world) => Some(world.pool(1).await),
+            _ => None,
+        }
+    }
+
+    /// Of a server that speaks MySQL's protocol.
+    pub fn mysql_pool(&self) -> sqlx::MySqlPool {
+        match &self.server {
+            Server::Mysql(world) => world.pool.clone(),
+            _ => panic!("it speaks another protocol"),
+        }
     }
 
     fn ledger(&self, key: &str) -> PathBuf {

@@ -15,6 +15,7 @@ mod phases;
 mod planted;
 mod pooled;
 mod store;
+mod undo;
 mod world;
 
 #[path = "mysql"]
@@ -26,6 +27,7 @@ mod mariadb {
     mod locks;
     mod once;
     mod phases;
+    mod undo;
 }
 
 #[path = "mysql"]
@@ -37,4 +39,5 @@ mod mysql {
     mod locks;
     mod once;
     mod phases;
+    mod undo;
 }

@@ -39,6 +39,8 @@ mod row;
 mod statements;
 mod tables;
 
+#[cfg(all(feature = "saga-test", feature = "sqlite"))]
+pub(super) use operations::run_on_sqlite;
 pub(crate) use tables::TABLES;
 pub use tables::{VERSION, contract, dialect, migrate, plan_migration, schema};
 

@@ -206,18 +206,21 @@ pub(super) async fn atomic(
 async fn run_work(tx: &mut AnyTx<'_>, dialect: Dialect, work: &dyn AtomicWork) -> StepResult<Bytes> {
     match dialect {
         #[cfg(feature = "sqlite")]
-        Dialect::Sqlite => {
-            let mut tx = StepTx(StepTxKind::Sql(tx.reborrow()));
-            let ran = crate::database::guarded(|| work.run(&mut tx).now_or_never());
-            ran.unwrap_or_else(|| {
-                Err(StepError::refused(
-                    "an atomic step on SQLite waited for something other than the database; call others in a step of \
-                     their own",
-                ))
-            })
-        }
+        Dialect::Sqlite => run_on_sqlite(tx, work),
         _ => work.run(&mut StepTx(StepTxKind::Sql(tx.reborrow()))).await,
     }
+}
+
+/// Runs an atomic step where transactions share a thread: it may not wait.
+#[cfg(feature = "sqlite")]
+pub(in crate::saga) fn run_on_sqlite(tx: &mut AnyTx<'_>, work: &dyn AtomicWork) -> StepResult<Bytes> {
+    let mut tx = StepTx(StepTxKind::Sql(tx.reborrow()));
+    let ran = crate::database::guarded(|| work.run(&mut tx).now_or_never());
+    ran.unwrap_or_else(|| {
+        Err(StepError::refused(
+            "an atomic step on SQLite waited for something other than the database; call others in a step of their own",
+        ))
+    })
 }
 
 /// Writes entries that are not there yet: a batch whose answer was lost is sent again.

@@ -1,12 +1,20 @@
 //! Sagas in virtual time, over the journal in memory: the rules of forward, undo, doubt and time.
 
 mod admin;
+mod approval;
 mod atomic;
 #[cfg(feature = "macros")]
 mod attribute;
+#[cfg(all(feature = "macros", feature = "saga-test"))]
+mod depot;
 mod doubt;
+#[cfg(all(feature = "macros", feature = "saga-test", feature = "sqlite"))]
+mod everywhere;
 mod forward;
 mod journal;
+#[cfg(all(feature = "macros", feature = "saga-test"))]
+mod replay;
 mod shop;
 mod time;
+mod traps;
 mod undo;

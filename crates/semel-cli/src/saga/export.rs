@@ -1,0 +1,12 @@
+//! `semel saga export`
+
+use super::args::Export;
+use super::{Sagas, no_saga};
+use crate::failure::Failed;
+use crate::stdout;
+
+pub(super) async fn run(sagas: &Sagas, args: &Export) -> Result<(), Failed> {
+    let Some(loaded) = sagas.load(args.number).await? else { return Err(no_saga(args.number)) };
+    let exported = loaded.export().map_err(|error| Failed::not_done(error.to_string()))?;
+    stdout::text(&format!("{exported}\n"))
+}
