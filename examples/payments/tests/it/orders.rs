@@ -237,12 +237,13 @@ fn killed_while_it_is_undone_an_order_leaves_nothing(database: Database) {
     }
 }
 
-/// Stock and bank lose requests and answers, fail before and after the effect, and are slow; by the seed.
+/// Stock and bank lose requests and answers, fail before and after the effect, and are slow. With this seed two charges
+/// happen and are not answered.
 ///
 /// Slow: lost answers are waited for, and then looked up.
 fn whatever_the_participants_lose_orders_are_all_or_undone(database: Database) {
     const ORDERS: i64 = 24;
-    let place_of = Place::new(database, Some("7"));
+    let place_of = Place::new(database, Some("95"));
     let service = place_of.service(None);
     let kind = |n: i64| match n % 6 {
         4 => ("unicorn", 100 + n, 422, &SOLD_OUT),

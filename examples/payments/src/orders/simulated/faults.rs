@@ -1,7 +1,6 @@
 //! How calls go wrong, by a seed, what is asked for, and how often it was.
 
 use std::collections::HashMap;
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -53,9 +52,7 @@ impl Faults {
         }
         let nth = calls.entry(call.to_owned()).or_default();
         *nth = nth.saturating_add(1);
-        let mut hasher = DefaultHasher::new();
-        (seed, call, *nth).hash(&mut hasher);
-        match hasher.finish() % 20 {
+        match random(&format!("{seed}/{call}/{nth}")) % 20 {
             0 => Fault::FailsBefore,
             1 => Fault::FailsAfter,
             2 => Fault::LostBefore,
@@ -87,6 +84,14 @@ impl Fault {
             }
         }
     }
+}
+
+/// FNV-1a, mixed: the standard library's hashes may differ from one release to the next.
+fn random(text: &str) -> u64 {
+    let hash = text.bytes().fold(0xCBF2_9CE4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01B3)
+    });
+    (hash ^ (hash >> 32)).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 33
 }
 
 /// An answer that comes when the client has given up.
