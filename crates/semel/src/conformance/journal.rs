@@ -549,7 +549,7 @@ laws! {
     }
 
     /// Sagas that are started together each get a number of their own, also beside those whose intent has one.
-    async fn sagas_started_together_are_told_apart(journal) {
+    async fn sagas_started_together_keep_their_numbers(journal) {
         let name = unique("starts");
         let old: Vec<NewSaga> = (0..4).map(|_| new(&name, None)).collect();
         let numbers = started_together(journal, &old).await;

@@ -31,10 +31,10 @@ const RETRY: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_se
 const DUES_MAX: usize = 10_000;
 
 /// Who waits for an end, by saga.
-type Waiting = HashMap<SagaNumber, Vec<oneshot::Sender<Told>>>;
+type Waiting = HashMap<SagaNumber, Vec<oneshot::Sender<EndReport>>>;
 
 /// What became of a saga; with the saga as it ended here, if it did.
-pub(super) type Told = (Left, Option<Arc<SagaRecord>>);
+pub(super) type EndReport = (Left, Option<Arc<SagaRecord>>);
 
 pub(super) struct Engine<App: ?Sized> {
     pub(super) journal: Arc<dyn Journal>,
@@ -281,11 +281,11 @@ pub(super) enum Unwritten {
 pub(super) struct Waiter<'e, App: Send + Sync + ?Sized + 'static> {
     engine: &'e Engine<App>,
     number: SagaNumber,
-    left: oneshot::Receiver<Told>,
+    left: oneshot::Receiver<EndReport>,
 }
 
 impl<App: Send + Sync + ?Sized + 'static> Waiter<'_, App> {
-    pub(super) async fn left(&mut self) -> Option<Told> {
+    pub(super) async fn left(&mut self) -> Option<EndReport> {
         (&mut self.left).await.ok()
     }
 }

@@ -320,7 +320,7 @@ impl<App: Send + Sync + ?Sized + 'static> Sagas<App> {
                     created_at,
                 };
                 let loaded = Loaded { record, entries: Vec::new(), signals: Vec::new(), now };
-                // Before it runs: its end is reported to whoever waits by then.
+                // Before it runs: its end is reported to who waits by then.
                 let waiter = engine.wait_for(number);
                 engine.begin(worker, number, row.epoch, permit, Some((loaded, Instant::now())));
                 Ok((number, Some(waiter)))

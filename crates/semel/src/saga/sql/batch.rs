@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use super::operations::{add_entries, id, nothing, now};
+use super::operations::{complete_entries, id, nothing, now};
 use super::row;
 use super::statements as sql;
 use crate::database::OwnTx;
@@ -74,7 +74,7 @@ pub(super) async fn run(
     Ok(answers)
 }
 
-/// The rows that are there and that nobody else has locked.
+/// The rows that are there and that no other transaction has locked.
 async fn locked(
     tx: &mut OwnTx<'_, '_>,
     requests: &[Request],
@@ -105,7 +105,8 @@ async fn compare(
         let Request::Change(number, change) = request else { continue };
         let Some((now, before)) = rows.get(number) else { continue };
         if decide(before, &change.event, *now).writes_entries {
-            add_entries(tx, *number, change.from_seq, change.entries.clone(), before.epoch, *now).await?;
+            complete_entries(tx, *number, change.from_seq, change.entries.clone(), before.epoch, *now)
+                .await?;
         }
     }
     Ok(())

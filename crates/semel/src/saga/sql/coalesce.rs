@@ -12,6 +12,7 @@
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
@@ -24,7 +25,7 @@ use crate::intent::identity::IntentId;
 use crate::saga::journal::SagaNumber;
 use crate::saga::state::{RowDecider, step};
 use crate::store::queue::{answer_lost, queue_full};
-use crate::store::{Fate, StoreError};
+use crate::store::{ErrorKind, Fate, StoreError};
 use crate::tx::driver::DriverErrorKind;
 
 /// Transactions of batches at the same time.
@@ -33,6 +34,8 @@ pub(super) const LANES: usize = 2;
 const BATCH_MAX: usize = 256;
 /// A transaction takes no more requests after this many bytes of inputs, results and outcomes.
 const BATCH_BYTES_MAX: usize = 2 << 20;
+/// How long a transaction may take. Who waits for it asks again: what was written counts as written.
+const BATCH_TIMEOUT: Duration = Duration::from_secs(5);
 /// Requests that wait.
 const QUEUE_MAX: usize = 20_000;
 
@@ -142,7 +145,7 @@ impl Lane {
                 let mut queue = self.shared.queue();
                 let batch = queue.take();
                 if batch.is_empty() {
-                    // Under the same lock: whoever asks after this finds a free lane.
+                    // Under the same lock: who asks after this finds a free lane.
                     queue.lanes -= 1;
                     self.ended = true;
                     return;
@@ -176,7 +179,7 @@ impl Queue {
             && bytes < BATCH_BYTES_MAX
             && let Some(asked) = self.waiting.pop_front()
         {
-            // Nobody waits for it any more: it was given up, or is asked again.
+            // Its caller has given up, or asks again.
             if asked.reply.is_closed() {
                 continue;
             }
@@ -227,7 +230,8 @@ impl Shared {
                     ran
                 })
             });
-            operation.await
+            // Its connection is dropped then: no lane waits for a server that cannot be reached any more.
+            tokio::time::timeout(BATCH_TIMEOUT, operation).await.unwrap_or_else(|_| Err(no_answer()))
         };
         match ran {
             Ok(mut answers) => {
@@ -262,7 +266,7 @@ impl Shared {
         tokio::spawn(async move {
             let answer = tokio::select! {
                 biased;
-                // Nobody waits for it any more: it does not hold a session.
+                // Its caller has given up: it does not hold a session.
                 () = reply.closed() => return,
                 answer = shared.run_alone(request) => answer,
             };
@@ -287,6 +291,14 @@ impl Shared {
             }
         }
     }
+}
+
+fn no_answer() -> StoreError {
+    let message = format!(
+        "the database did not answer within {} s; check its load, its locks and the network",
+        BATCH_TIMEOUT.as_secs()
+    );
+    StoreError::new(ErrorKind::Unavailable, Fate::InDoubt, message)
 }
 
 #[cfg(test)]
@@ -330,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_is_bounded_and_leaves_out_what_nobody_waits_for() {
+    fn a_batch_is_bounded_and_leaves_out_what_was_given_up() {
         let mut queue = Queue::default();
         let mut answers: Vec<_> = (0..=BATCH_MAX as u64).map(|saga| asked(&mut queue, saga, 0)).collect();
         answers.remove(0);

@@ -223,8 +223,29 @@ pub(in crate::saga) fn run_on_sqlite(tx: &mut AnyTx<'_>, work: &dyn AtomicWork) 
     })
 }
 
-/// Writes entries that are not there yet: a batch whose answer was lost is sent again.
-pub(super) async fn add_entries(
+/// Writes entries. Some may be there: a change whose answer was lost is sent again.
+async fn add_entries(
+    tx: &mut OwnTx<'_, '_>,
+    saga: SagaNumber,
+    from_seq: u32,
+    entries: Vec<NewEntry>,
+    epoch: u64,
+    now: StoreTime,
+) -> Done<()> {
+    // MySQL cannot leave out those that are there.
+    if tx.dialect() != Dialect::Mysql {
+        let stamped = (from_seq..).zip(&entries).map(|(seq, new)| new.clone().stamp(seq, epoch, now));
+        let values: Vec<_> = stamped.map(|entry| row::entry_values(saga, entry)).collect();
+        let sent = values.len() as u64;
+        if tx.run_many(&sql::ADD_ENTRIES, values).await?.changed == sent {
+            return Ok(());
+        }
+    }
+    complete_entries(tx, saga, from_seq, entries, epoch, now).await
+}
+
+/// Compares entries with those that are there, and writes those that are not.
+pub(super) async fn complete_entries(
     tx: &mut OwnTx<'_, '_>,
     saga: SagaNumber,
     from_seq: u32,

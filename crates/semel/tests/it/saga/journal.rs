@@ -76,7 +76,7 @@ fn a_batch_that_breaks_a_law_is_caught() {
         (|journal| journal.deciding_with(appends_always), "a_lost_change_takes_no_other_with_it"),
         (|journal| journal.deciding_with(appends_always), "an_old_epoch_changes_nothing"),
         (|journal| journal.failing_together(), "a_change_that_fails_takes_no_other_with_it"),
-        (|journal| journal.answering_by_position(), "sagas_started_together_are_told_apart"),
+        (|journal| journal.answering_by_position(), "sagas_started_together_keep_their_numbers"),
     ];
     for (plant, law) in planted {
         let directory = tempfile::tempdir().unwrap();

@@ -52,8 +52,8 @@ impl Floor {
     pub(super) async fn open(place: &Place) -> Result<Self, Failed> {
         Ok(match place {
             Place::Sqlite(path) => Self::Sqlite(Place::sqlite(path)?),
-            Place::Postgres(server, _) => {
-                let client = Place::postgres(server).await?;
+            Place::Postgres(schema) => {
+                let client = Place::postgres(schema).await?;
                 let statements = [
                     client.prepare(START_POSTGRES).await?,
                     client.prepare(ENTRY_POSTGRES).await?,

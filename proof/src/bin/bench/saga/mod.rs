@@ -43,7 +43,7 @@ pub(crate) fn measure(
 ) -> Result<(), Failed> {
     let is_wanted = |part: &str| wanted.parts.iter().any(|wanted| wanted == part);
     for name in ["sqlite", "postgres"] {
-        let Some(place) = runtime.block_on(Place::make(name, directory))? else {
+        let Some(place) = runtime.block_on(Place::make(name, directory, "rates"))? else {
             eprintln!("left out: PostgreSQL is not running (cargo xtask services up --only postgres)");
             continue;
         };
@@ -58,7 +58,11 @@ pub(crate) fn measure(
             }
             if is_wanted("parked") {
                 eprintln!("{name}: {} that wait …", wanted.parked);
-                parked::measure(&place, wanted.parked, wanted.size, table).await?;
+                if let Some(crowded) = Place::make(name, directory, "crowded").await? {
+                    let measured = parked::measure(&place, &crowded, wanted.parked, wanted.size, table).await;
+                    crowded.remove().await?;
+                    measured?;
+                }
             }
             Ok::<_, Failed>(())
         });

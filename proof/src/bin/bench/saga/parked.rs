@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::CALLERS;
-use super::load::Load;
+use super::load::{Load, Loaded};
 use super::place::Place;
 use super::shop::{self, Kind};
 use crate::Failed;
@@ -34,37 +34,54 @@ const POSTGRES: [&str; 2] = [
      WHERE scope = 't:waits' AND $1::bigint > 0",
 ];
 
+/// Rounds of both by turns: the machine's mood is the same for them.
+const ROUNDS: usize = 7;
+
+/// In two journals: one with only those at work, and a crowded one.
 pub(super) async fn measure(
     place: &Place,
+    crowded: &Place,
     parked: u64,
     size: usize,
     table: &mut Table,
 ) -> Result<(), Failed> {
-    let (sagas, registered) = shop::start(place.journal().await?, Kind::Remote)?;
-    let mut rates = [Vec::new(), Vec::new()];
-    let mut resident = [0; 2];
-    for (with, rates) in rates.iter_mut().enumerate() {
-        if with == 1 {
-            insert(place, i64::try_from(parked)?).await?;
-        }
-        for round in 0..3 {
-            let load = Load { kind: Kind::Remote, callers: CALLERS, sagas: 1_000 * size, round };
-            rates.push(load.run_on(place, &sagas, &registered).await?.per_s);
-        }
-        resident[with] = crate::usage::resident(std::process::id())?;
+    insert(crowded, i64::try_from(parked)?).await?;
+    let before = crate::usage::resident(std::process::id())?;
+    let mut loads = [Vec::new(), Vec::new()];
+    let mut works = Vec::new();
+    for place in [place, crowded] {
+        works.push((place, shop::start(place.journal().await?, Kind::Remote)?));
     }
-    sagas.drain(Duration::from_secs(10)).await;
-    let [before, with] = rates.map(|mut rates| {
-        rates.sort_by(f64::total_cmp);
-        rates[rates.len() / 2]
+    for round in 0..ROUNDS {
+        for ((place, (sagas, registered)), loads) in works.iter().zip(&mut loads) {
+            let load = Load { kind: Kind::Remote, callers: CALLERS, sagas: 600 * size, round };
+            loads.push(load.run_on(place, sagas, registered).await?);
+        }
+    }
+    let after = crate::usage::resident(std::process::id())?;
+    for (_, (sagas, _)) in &works {
+        sagas.drain(Duration::from_secs(10)).await;
+    }
+    let [alone, beside] = loads.map(|loads| {
+        let cpu = |load: &Loaded| load.cpu_ms + load.server_ms.unwrap_or_default();
+        [median(&loads, |load| load.per_s), median(&loads, cpu)]
     });
     let name = place.name();
-    let beside = format!("{name}: three-step sagas beside {parked} that sleep or are parked");
-    table.row(&beside, with, "/s", format!("{:.2} × without them ({before:.0}/s)", with / before));
-    let [before, with] = resident.map(|bytes| bytes as f64 / (1 << 20) as f64);
-    let what = format!("{name}: resident beside them");
-    table.row(&what, with, "MiB", format!("{before:.1} MiB without them"));
+    let what = format!("{name}: three-step sagas beside {parked} that sleep or are parked");
+    let ratio = format!("{:.2} × without them ({:.0}/s)", beside[0] / alone[0], alone[0]);
+    table.row(&what, beside[0], "/s", ratio);
+    let ratio = format!("{:.2} × without them, with the server", beside[1] / alone[1]);
+    table.row(&format!("{name}: processor time of a saga beside them"), beside[1], "ms", ratio);
+    let [before, after] = [before, after].map(|bytes| bytes as f64 / f64::from(1 << 20));
+    let note = format!("{before:.1} MiB before any saga ran; both journals, {CALLERS} callers each");
+    table.row(&format!("{name}: resident beside them"), after, "MiB", note);
     Ok(())
+}
+
+fn median(loads: &[Loaded], of: impl Fn(&Loaded) -> f64) -> f64 {
+    let mut values: Vec<f64> = loads.iter().map(of).collect();
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
 async fn insert(place: &Place, parked: i64) -> Result<(), Failed> {
@@ -77,8 +94,8 @@ async fn insert(place: &Place, parked: i64) -> Result<(), Failed> {
             tx.commit()?;
             db.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)")?;
         }
-        Place::Postgres(server, _) => {
-            let client = Place::postgres(server).await?;
+        Place::Postgres(schema) => {
+            let client = Place::postgres(schema).await?;
             for insert in POSTGRES {
                 client.execute(insert, &[&parked]).await?;
             }

@@ -10,22 +10,30 @@ use tokio_postgres::{Client, NoTls};
 
 use crate::Failed;
 
-const SCHEMA: &str = "semel_bench_saga";
+/// What the schemas and files are called, with what they are for.
+const NAME: &str = "semel_bench_saga";
 const ROWS: &str = "CREATE TABLE bench_row (n INTEGER PRIMARY KEY, name TEXT NOT NULL)";
 const ROWS_POSTGRES: &str =
     "CREATE TABLE bench_row (n bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, name text NOT NULL)";
 
 pub(super) enum Place {
     Sqlite(PathBuf),
-    /// The server's address, and the process that all its processes are children of.
-    Postgres(String, u32),
+    Postgres(Schema),
+}
+
+/// A schema on a server.
+pub(super) struct Schema {
+    server: String,
+    name: String,
+    /// The process that all the server's processes are children of.
+    parent: u32,
 }
 
 impl Place {
     /// An empty journal. `None`: the server does not run.
-    pub(super) async fn make(name: &str, directory: &Path) -> Result<Option<Self>, Failed> {
+    pub(super) async fn make(name: &str, directory: &Path, what: &str) -> Result<Option<Self>, Failed> {
         if name == "sqlite" {
-            let path = directory.join("saga.db");
+            let path = directory.join(format!("{NAME}_{what}.db"));
             migrate(&format!("sqlite:{}", path.display())).await?;
             let db = Connection::open(&path)?;
             db.pragma_update(None, "journal_mode", "wal")?;
@@ -34,31 +42,32 @@ impl Place {
         }
         let Some(server) = find(Service::Postgres) else { return Ok(None) };
         let client = connect(&server).await?;
+        let name = format!("{NAME}_{what}");
         let tables = schema(Dialect::Postgres);
         client
             .batch_execute(&format!(
-                "DROP SCHEMA IF EXISTS {SCHEMA} CASCADE; CREATE SCHEMA {SCHEMA}; SET search_path = {SCHEMA}; {tables}; \
+                "DROP SCHEMA IF EXISTS {name} CASCADE; CREATE SCHEMA {name}; SET search_path = {name}; {tables}; \
                  {ROWS_POSTGRES}"
             ))
             .await?;
         let backend: i32 = client.query_one("SELECT pg_backend_pid()", &[]).await?.get(0);
         let parent = crate::usage::parent(u32::try_from(backend)?)?;
-        Ok(Some(Self::Postgres(server, parent)))
+        Ok(Some(Self::Postgres(Schema { server, name, parent })))
     }
 
     pub(super) fn name(&self) -> &'static str {
         match self {
             Self::Sqlite(_) => "sqlite",
-            Self::Postgres(..) => "postgres",
+            Self::Postgres(_) => "postgres",
         }
     }
 
     pub(super) async fn journal(&self) -> Result<SqlJournal, Failed> {
         Ok(SqlJournal::open(&match self {
             Self::Sqlite(path) => format!("sqlite:{}", path.display()),
-            Self::Postgres(server, _) => {
+            Self::Postgres(Schema { server, name, .. }) => {
                 let joint = if server.contains('?') { '&' } else { '?' };
-                format!("{server}{joint}schema={SCHEMA}")
+                format!("{server}{joint}schema={name}")
             }
         })
         .await?)
@@ -73,9 +82,11 @@ impl Place {
     }
 
     /// A connection of the benchmark's own, to the schema.
-    pub(super) async fn postgres(server: &str) -> Result<Client, Failed> {
-        let client = connect(server).await?;
-        client.batch_execute(&format!("SET search_path = {SCHEMA}; SET synchronous_commit = on")).await?;
+    pub(super) async fn postgres(schema: &Schema) -> Result<Client, Failed> {
+        let client = connect(&schema.server).await?;
+        client
+            .batch_execute(&format!("SET search_path = {}; SET synchronous_commit = on", schema.name))
+            .await?;
         Ok(client)
     }
 
@@ -83,13 +94,13 @@ impl Place {
     pub(super) fn server_cpu_seconds(&self) -> Result<Option<f64>, Failed> {
         match self {
             Self::Sqlite(_) => Ok(None),
-            Self::Postgres(_, parent) => crate::usage::cpu_seconds_with_children(*parent).map(Some),
+            Self::Postgres(schema) => crate::usage::cpu_seconds_with_children(schema.parent).map(Some),
         }
     }
 
     pub(super) async fn remove(self) -> Result<(), Failed> {
-        if let Self::Postgres(server, _) = self {
-            connect(&server).await?.batch_execute(&format!("DROP SCHEMA {SCHEMA} CASCADE")).await?;
+        if let Self::Postgres(Schema { server, name, .. }) = self {
+            connect(&server).await?.batch_execute(&format!("DROP SCHEMA {name} CASCADE")).await?;
         }
         Ok(())
     }
