@@ -75,6 +75,8 @@ pub(super) struct Seen {
     pub(super) broken: Option<(SagaRule, String)>,
     pub(super) lines: Vec<String>,
     in_flight: u32,
+    /// Participants that ever began to work.
+    entered: u32,
     refuse: HashSet<StepId>,
     late: Vec<LateCall>,
     /// Faults that happened.
@@ -192,15 +194,13 @@ impl Watch {
         (id, fault)
     }
 
-    /// A participant begins to work. `true`: it is the only one, so that what changes is its doing.
-    pub(super) fn enters(self: &Arc<Self>) -> (bool, InFlight) {
+    /// A participant begins to work.
+    pub(super) fn enters(self: &Arc<Self>) -> InFlight {
         let mut seen = self.seen();
         seen.in_flight += 1;
-        (seen.in_flight == 1, InFlight(Arc::clone(self)))
-    }
-
-    pub(super) fn is_alone(&self) -> bool {
-        self.seen().in_flight == 1
+        seen.entered += 1;
+        let nth = (seen.in_flight == 1).then_some(seen.entered);
+        InFlight { watch: Arc::clone(self), nth }
     }
 
     pub(super) fn comes_late(&self, call: LateCall) {
@@ -218,10 +218,21 @@ impl Watch {
 }
 
 /// A participant at work; its caller may give up.
-pub(super) struct InFlight(Arc<Watch>);
+pub(super) struct InFlight {
+    watch: Arc<Watch>,
+    /// Its number, if it began alone.
+    nth: Option<u32>,
+}
+
+impl InFlight {
+    /// No other was at work since it began: what changed is its doing.
+    pub(super) fn is_alone(&self) -> bool {
+        self.nth == Some(self.watch.seen().entered)
+    }
+}
 
 impl Drop for InFlight {
     fn drop(&mut self) {
-        self.0.seen().in_flight -= 1;
+        self.watch.seen().in_flight -= 1;
     }
 }

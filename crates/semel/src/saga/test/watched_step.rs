@@ -192,8 +192,8 @@ impl<App: Send + Sync + ?Sized + 'static> WatchedRemote<App> {
     /// The user's own code.
     async fn invoke(&self, id: &CallId, call: &Call<App>, doing: Doing) -> StepResult<Bytes> {
         let known = self.watch.seen().keys.get(&call.keys.key).cloned().unwrap_or_default();
-        let (alone, in_flight) = self.watch.enters();
-        let before = self.watch.left().filter(|_| alone);
+        let in_flight = self.watch.enters();
+        let before = self.watch.left();
         let perhaps = matches!(doing, Doing::Undo(None));
         let inner = Arc::clone(&self.inner);
         let work = match doing {
@@ -202,7 +202,7 @@ impl<App: Send + Sync + ?Sized + 'static> WatchedRemote<App> {
         };
         let result = AssertUnwindSafe(work).catch_unwind().await;
         let result = result.unwrap_or_else(|_| Err(StepError::unknown("the step panicked")));
-        let after = if self.watch.is_alone() { self.watch.left() } else { None };
+        let after = if in_flight.is_alone() { self.watch.left() } else { None };
         drop(in_flight);
         self.watch.say(format!("  {id} → {}", text(&result)));
         let differs = match (&before, &after) {
@@ -238,12 +238,17 @@ impl<App: Send + Sync + ?Sized + 'static> WatchedRemote<App> {
                 (true, true) => SagaRule::UndoMayBeRepeated,
                 (false, _) => SagaRule::OpaqueStepOnce,
             };
+            let another = match result {
+                Ok(result) => result != first,
+                // It may fail, and is called again.
+                Err(error) => matches!(error, StepError::Refused(_)),
+            };
             let first = String::from_utf8_lossy(first);
             if rule == SagaRule::OpaqueStepOnce {
                 self.watch.broke(rule, format!("{id} was called again, and it had happened: {first}"));
             } else if let Some(differs) = &differs {
                 self.watch.broke(rule, format!("{id} with the same key had its effect again: {differs}"));
-            } else if result.as_ref().ok().is_none_or(|result| *result != *first.as_bytes()) {
+            } else if another {
                 let now = text(result);
                 self.watch.broke(rule, format!("{id} answered {first}, and with the same key {now}"));
             }
@@ -327,6 +332,7 @@ impl<App: Send + Sync + ?Sized + 'static> CallsAtomic<App> for WatchedAtomic<App
     fn run<'t>(&'t self, tx: &'t mut StepTx<'_>, call: &'t Call<App>) -> CallingIn<'t, StepResult<Bytes>> {
         Box::pin(async move {
             let (id, error) = self.fails(CallOp::Run, call);
+            let _in_flight = self.watch.enters();
             let result = match error {
                 Some(error) => Err(error),
                 None => self.inner.run(tx, call).await,
@@ -344,6 +350,7 @@ impl<App: Send + Sync + ?Sized + 'static> CallsAtomic<App> for WatchedAtomic<App
     ) -> CallingIn<'t, StepResult<Bytes>> {
         Box::pin(async move {
             let (id, error) = self.fails(CallOp::Undo, call);
+            let _in_flight = self.watch.enters();
             let injected = error.is_some();
             let result = match error {
                 Some(error) => Err(error),

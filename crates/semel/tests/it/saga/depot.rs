@@ -151,7 +151,7 @@ pub(super) async fn order(s: Saga<Depot>, amount: u32) -> SagaResult<String> {
         Mistake::Panics => panic!("a bug"),
         _ => {}
     }
-    if mistake == Mistake::RandomStep && rand() % 2 == 0 {
+    if mistake == Mistake::RandomStep && rand().is_multiple_of(2) {
         s.sleep(std::time::Duration::from_secs(1)).await;
     }
     if s.run(hold, amount).await? == 0 {
