@@ -5,6 +5,7 @@ mod bulk;
 mod deciding;
 mod errors;
 mod listing;
+mod sealed;
 #[path = "../it/semel.rs"]
 mod semel_binary;
 mod shop;

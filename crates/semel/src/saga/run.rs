@@ -12,14 +12,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
+use tracing::Instrument;
 
 use super::call::{Target, text};
 use super::definition::AnyDefinition;
 use super::engine::{Engine, Unwritten};
 use super::entry::{EntryKind, NewEntry, Op, Safe, StepId};
 use super::history::{History, START_MAX};
-use super::journal::{Loaded, SagaChange, SagaNumber, SagaRecord, Signal};
+use super::journal::{Loaded, SagaChange, SagaNumber, SagaRecord, Signal, TakenSaga};
+use super::limits::CallPermit;
+use super::metrics::run_span;
 use super::state::{ParkReason, RowAnswer, RowEvent, UndoCause, WorkerId};
 use crate::crash::{AFTER_SAGA_WRITE, BEFORE_SAGA_WRITE, point};
 use crate::intent::policy::StoreTime;
@@ -46,6 +50,15 @@ pub(super) enum Stop {
     Undo,
 }
 
+impl Stop {
+    fn as_str(&self) -> &'static str {
+        match self {
+            Self::Left(left) => left.as_str(),
+            Self::Undo => "undo",
+        }
+    }
+}
+
 pub(super) type Going<T> = Result<T, Stop>;
 
 /// One saga at work.
@@ -67,6 +80,12 @@ pub(super) struct Work<App: ?Sized> {
     pub(super) events: Vec<Event>,
     /// Why the saga is parked, for the log.
     pub(super) why: String,
+    /// Another worker had it, whose lease was over.
+    pub(super) taken_over: bool,
+    /// The saga's place among those at work. It has none while it waits for others of its kind.
+    pub(super) place: Option<OwnedSemaphorePermit>,
+    /// The right to call the step of this name, kept until it is called.
+    pub(super) reserved: Option<(String, CallPermit)>,
     /// The journal's clock at a moment of this process.
     clock: (StoreTime, Instant),
 }
@@ -76,18 +95,38 @@ impl<App: Send + Sync + ?Sized + 'static> Work<App> {
     pub(super) async fn run(
         engine: Arc<Engine<App>>,
         worker: WorkerId,
-        number: SagaNumber,
-        epoch: u64,
+        taken: TakenSaga,
+        mut place: Option<OwnedSemaphorePermit>,
     ) -> (Left, Option<Duration>) {
-        let mut epoch = epoch;
+        let TakenSaga { number, row, taken_over } = taken;
+        let mut epoch = row.epoch;
         loop {
             let loaded = match engine.load(number).await {
                 Some(loaded) if loaded.record.row.epoch == epoch => loaded,
                 _ => return (Left::Lost, None),
             };
+            if loaded.is_protected() {
+                return (engine.give_back(&loaded).await, None);
+            }
+            if taken_over && epoch == row.epoch {
+                engine.metrics.taken_over(&loaded.record.name);
+                tracing::info!(saga = loaded.record.name, number = number.0, epoch, "a saga was taken over");
+            }
             let Some(definition) = engine.definition(&loaded.record.name) else { return (Left::Lost, None) };
             let mut work = Self::new(Arc::clone(&engine), definition, worker, loaded);
-            let left = if work.is_undoing() { work.undo().await } else { work.forward().await };
+            work.place = place.take();
+            work.taken_over = taken_over;
+            let span = run_span(&work.record);
+            let left = match work.is_undoing() {
+                true => work.undo().instrument(span.clone()).await,
+                false => work.forward().instrument(span.clone()).await,
+            };
+            place = work.place.take();
+            let outcome = match &left {
+                Ok(left) => left.as_str(),
+                Err(stop) => stop.as_str(),
+            };
+            span.record("outcome", outcome);
             match left {
                 // The journal is read again: what was written until now counts, and the saga's code does not run any
                 // more.
@@ -126,6 +165,9 @@ impl<App: Send + Sync + ?Sized + 'static> Work<App> {
             pending: Vec::new(),
             events: Vec::new(),
             why: String::new(),
+            taken_over: false,
+            place: None,
+            reserved: None,
             clock,
         }
     }
@@ -270,6 +312,7 @@ impl<App: Send + Sync + ?Sized + 'static> Work<App> {
     }
 
     fn log_parked(&self, reason: ParkReason, due_at: Option<StoreTime>) {
+        self.engine.metrics.parked(&self.record.name, reason);
         tracing::warn!(
             saga = self.record.name,
             number = self.number.0,
@@ -288,6 +331,12 @@ impl<App: Send + Sync + ?Sized + 'static> Work<App> {
         match self.change(event, outcome).await {
             Ok(_) => {
                 self.epoch = self.record.row.epoch;
+                tracing::info!(
+                    saga = self.record.name,
+                    number = self.number.0,
+                    cause = cause.as_str(),
+                    "what the saga did is undone"
+                );
                 Stop::Undo
             }
             Err(stop) => stop,
@@ -302,12 +351,13 @@ impl<App: Send + Sync + ?Sized + 'static> Work<App> {
             crate::intent::policy::Retention::Forever => None,
         };
         self.change(RowEvent::End { epoch: self.epoch, retention_ms }, outcome).await?;
+        self.engine.metrics.ended(&self.record.name, self.record.row.status);
         Ok(Left::Ended)
     }
 
     /// A deadline or a cancellation still counts: from the pivot's begin on it is decided by what becomes of the pivot,
     /// and an undo goes on to its end.
-    fn may_still_be_undone(&self) -> bool {
+    pub(super) fn may_still_be_undone(&self) -> bool {
         !self.is_undoing() && self.history.pivot().is_none()
     }
 

@@ -7,6 +7,10 @@ mod attribute;
 mod doubt;
 mod forward;
 mod journal;
+mod limits;
+mod observed;
+#[cfg(feature = "seal")]
+mod protect;
 mod shop;
 mod time;
 mod undo;
