@@ -95,7 +95,8 @@ fn a_rule_that_always_fires_or_never_does_is_caught() {
 fn series() -> BTreeSet<String> {
     let contracts = ["semel/contracts/metrics.guard", "semel/contracts/metrics.relay"]
         .into_iter()
-        .chain(["semel/contracts/metrics.consumer", "semel-cli/contracts/metrics.gateway"])
+        .chain(["semel/contracts/metrics.consumer", "semel/contracts/metrics.saga"])
+        .chain(["semel-cli/contracts/metrics.gateway"])
         .map(|name| read(&format!("crates/{name}.txt")));
     let name = |line: &str| line.split(['{', ' ']).next().map(str::to_owned);
     contracts.flat_map(|listing| listing.lines().filter_map(name).collect::<Vec<_>>()).collect()

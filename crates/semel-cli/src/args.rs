@@ -37,7 +37,7 @@ pub(crate) struct Cli {
     /// The store that records intents [default: sqlite:semel.db]
     #[arg(long, global = true, value_name = "URL", env = "SEMEL_STORE", hide_env_values = true)]
     pub(crate) store: Option<String>,
-    /// The keys that encrypt stored outcomes: file:PATH or env:NAME
+    /// The keys that encrypt what is stored: file:PATH or env:NAME
     #[arg(long, global = true, value_name = "SOURCE", env = "SEMEL_KEYS", hide_env = true, hide_env_values = true,
           value_parser = parse_source)]
     pub(crate) keys: Option<KeySource>,

@@ -11,7 +11,8 @@ use crate::args::Cli;
 /// The flags that a command does not use. In the environment they are ignored: they are meant for other commands.
 fn unused(command: &str) -> &'static [&'static str] {
     match command {
-        "relay" | "outbox" | "inbox" | "saga" => &["store", "keys", "cache"],
+        "relay" | "outbox" | "inbox" => &["store", "keys", "cache"],
+        "saga" => &["store", "cache"],
         "migrate" | "redis" => &["keys", "cache"],
         "demo" => &["keys"],
         "completions" => &["store", "keys", "cache", "json"],
@@ -72,7 +73,7 @@ mod tests {
             (&["relay"], &["--json", "--from"], &["--store", "--keys", "--cache"]),
             (&["outbox"], &["--json"], &["--store", "--keys", "--cache"]),
             (&["outbox", "ls"], &["--json"], &["--store", "--keys", "--cache"]),
-            (&["saga", "ls"], &["--json"], &["--store", "--keys", "--cache"]),
+            (&["saga", "ls"], &["--json", "--keys"], &["--store", "--cache"]),
             (&["inbox", "dead"], &["--json"], &["--store", "--keys", "--cache"]),
             (&["migrate"], &["--store"], &["--keys", "--cache"]),
             (&["demo"], &["--store", "--cache"], &["--keys"]),

@@ -136,6 +136,13 @@ fn store_url(cli: &Cli) -> &str {
 
 /// Adds the keys that outcomes are sealed with, and the cache in front.
 async fn with_keys_and_cache(cli: &Cli, store: AnyStore) -> Result<AnyStore, Failed> {
+    let protection = protection(cli)?;
+    let store = behind_cache(store, cli.cache.as_deref()).await?;
+    Ok(keys::protected(store, protection))
+}
+
+/// With the keys of `--keys`. Also without: what was compressed earlier must stay readable.
+fn protection(cli: &Cli) -> Result<Protection, Failed> {
     let mut protection = Protection::none();
     if let Some(source) = &cli.keys {
         let loaded = source.load().map_err(Failed::usage)?;
@@ -144,8 +151,7 @@ async fn with_keys_and_cache(cli: &Cli, store: AnyStore) -> Result<AnyStore, Fai
         }
         protection = protection.seal(loaded.keys);
     }
-    let store = behind_cache(store, cli.cache.as_deref()).await?;
-    Ok(keys::protected(store, protection))
+    Ok(protection)
 }
 
 /// With `--cache`, decisions made here also reach the cache that the gateway replays from.
@@ -174,7 +180,7 @@ async fn operate(cli: &Cli) -> Result<(), Failed> {
         return inbox::run(args, json).await;
     }
     if let Command::Saga(args) = &cli.command {
-        return saga::run(args, json).await;
+        return saga::run(args, protection(cli)?, json).await;
     }
     if let Command::Migrate(args) = &cli.command {
         return migrate::run(args, url, json).await;

@@ -10,7 +10,7 @@ use crate::signature::{Replaced, last_segment, of};
 use crate::value;
 
 /// All of them, in the order of the docs.
-const NAMES: [&str; 12] = [
+const NAMES: [&str; 13] = [
     "keyed",
     "opaque",
     "atomic",
@@ -21,6 +21,7 @@ const NAMES: [&str; 12] = [
     "timeout",
     "settle",
     "attempts",
+    "concurrent",
     "undo_effect",
     "name",
 ];
@@ -71,15 +72,15 @@ impl Options {
                 self.settings.push(quote!(settle(#time)));
             }
             "attempts" => {
-                equals(name, input, "5")?;
-                let attempts = input.parse::<LitInt>()?;
-                match attempts.base10_parse::<u32>() {
-                    Ok(count) if count > 0 => self.settings.push(quote!(attempts_max(#count))),
-                    _ => {
-                        let message = "`attempts` is a number from 1 on: the first attempt counts";
-                        return Err(Error::new(attempts.span(), message));
-                    }
-                }
+                let message = "`attempts` is a number from 1 on: the first attempt counts";
+                let count = count(name, input, "5", message)?;
+                self.settings.push(quote!(attempts_max(#count)));
+            }
+            "concurrent" => {
+                let message =
+                    "`concurrent` is a number from 1 on: so many calls of the step are under way at once";
+                let count = count(name, input, "20", message)?;
+                self.settings.push(quote!(concurrent_max(#count)));
             }
             "undo_effect" => {
                 equals(name, input, "keyed")?;
@@ -154,6 +155,14 @@ impl Parse for Options {
         each(input, |name, input| options.take(name, input))?;
         Ok(options)
     }
+}
+
+/// A number from 1 on.
+fn count(name: &Ident, input: ParseStream<'_>, example: &str, otherwise: &str) -> Result<u32> {
+    equals(name, input, example)?;
+    let number = input.parse::<LitInt>()?;
+    let count = number.base10_parse::<u32>().ok().filter(|count| *count > 0);
+    count.ok_or_else(|| Error::new(number.span(), otherwise))
 }
 
 fn function(name: &Ident, input: ParseStream<'_>, example: &str) -> Result<Path> {

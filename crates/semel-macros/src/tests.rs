@@ -99,8 +99,15 @@ fn a_handler_gets_a_rule_beside_it_and_a_claim_in_front() {
 
 #[test]
 fn a_step_becomes_a_type_with_the_traits_of_a_step() {
-    let options =
-        quote!(keyed, safe_for = "24h", timeout = "5s", undo = release, lookup = find, attempts = 3);
+    let options = quote!(
+        keyed,
+        safe_for = "24h",
+        timeout = "5s",
+        undo = release,
+        lookup = find,
+        attempts = 3,
+        concurrent = 20
+    );
     let function = quote! {
         /// Holds stock.
         #[cfg(shop)]
@@ -125,6 +132,7 @@ fn a_step_becomes_a_type_with_the_traits_of_a_step() {
                     .timeout(::core::time::Duration::from_millis(5000u64))
                     .with_lookup()
                     .attempts_max(3u32)
+                    .concurrent_max(20u32)
             }
         }
 

@@ -24,7 +24,8 @@ Examples:
   semel saga resolve sqlite:shop.db 7 charge --not-applied --by ana --why 'not in the dashboard'
   semel saga retry sqlite:shop.db --reason undo_stuck --plan
   semel saga approve sqlite:shop.db 7 manager --by ana --why 'within the budget'
-A decision names who made it and why; both are kept in the journal.")]
+A decision names who made it and why; both are kept in the journal.
+If its values are sealed, --keys opens them; without the keys nothing is recorded.")]
 pub(crate) struct Saga {
     #[command(subcommand)]
     pub(crate) command: SagaCommand,

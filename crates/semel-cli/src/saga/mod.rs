@@ -27,7 +27,8 @@ mod view;
 
 use semel::StoreTime;
 use semel::saga::sql::SqlJournal;
-use semel::saga::{AdminError, DecidedBy, Journal, Loaded, SagaAdmin, SagaNumber};
+use semel::saga::{AdminError, DecidedBy, Journal, Loaded, ProtectedJournal, SagaAdmin, SagaNumber};
+use semel::store::protect::Protection;
 
 pub(crate) use self::args::Saga;
 use self::args::{BulkDecider, SagaCommand, Which};
@@ -36,13 +37,13 @@ use crate::failure::Failed;
 
 /// The sagas of one database.
 struct Sagas {
-    journal: SqlJournal,
+    journal: ProtectedJournal<SqlJournal>,
     admin: SagaAdmin,
 }
 
 impl Sagas {
-    async fn open(url: &str) -> Result<Self, Failed> {
-        let journal = SqlJournal::open(url).await?;
+    async fn open(url: &str, protection: Protection) -> Result<Self, Failed> {
+        let journal = ProtectedJournal::new(SqlJournal::open(url).await?, protection);
         Ok(Self { admin: SagaAdmin::new(journal.clone()), journal })
     }
 
@@ -56,8 +57,8 @@ impl Sagas {
     }
 }
 
-pub(crate) async fn run(args: &Saga, json: bool) -> Result<(), Failed> {
-    let sagas = Sagas::open(args.command.url()).await?;
+pub(crate) async fn run(args: &Saga, protection: Protection, json: bool) -> Result<(), Failed> {
+    let sagas = Sagas::open(args.command.url(), protection).await?;
     match &args.command {
         SagaCommand::Ls(args) => ls::run(&sagas, args, json).await,
         SagaCommand::Show(args) => show::run(&sagas, args, json).await,
@@ -110,9 +111,10 @@ impl From<AdminError> for Failed {
     fn from(error: AdminError) -> Self {
         match error {
             AdminError::Journal(error) => error.into(),
-            AdminError::NotJson(_) | AdminError::SignalName | AdminError::TooLarge { .. } => {
-                Self::Usage(error.to_string())
-            }
+            AdminError::NotJson(_)
+            | AdminError::SignalName
+            | AdminError::TooLarge { .. }
+            | AdminError::Sealed { .. } => Self::Usage(error.to_string()),
             other => Self::NotDone(other.to_string()),
         }
     }

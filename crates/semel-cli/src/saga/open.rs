@@ -1,7 +1,7 @@
 //! How far the steps of a saga are, read from its journal: what is open, and what was begun last.
 
 use semel::StoreTime;
-use semel::saga::{Entry, EntryKind, Op, StepId};
+use semel::saga::{Entry, EntryKind, Op, StepId, is_protected};
 
 /// A step, or its undo, that has no result.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -113,7 +113,10 @@ fn open_step(entries: &[Entry], step: &StepId, undo: bool) -> Option<OpenStep> {
                 state = Some(OpenState::Unknown);
             }
         }
-        why = entry.body.as_ref().map(|body| String::from_utf8_lossy(body).into_owned());
+        why = entry.body.as_ref().map(|body| match is_protected(body) {
+            true => "sealed; --keys opens it".to_owned(),
+            false => String::from_utf8_lossy(body).into_owned(),
+        });
     }
     let state = if perhaps { OpenState::Unknown } else { state? };
     let is_repeatable = attempts > 1 || lookups > 0;

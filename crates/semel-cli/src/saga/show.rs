@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use semel::saga::{Loaded, Signal};
+use semel::saga::{Loaded, Signal, is_protected};
 use semel::{Intent, Key, Operation, Scope, StoreTime};
 use serde::Serialize;
 use serde_json::Value;
@@ -132,6 +132,9 @@ fn text(loaded: &Loaded, args: &Show) -> String {
     }
     if row.status.is_ended() {
         line("expires", row.expires_at.map_or_else(|| "never".to_owned(), until));
+    }
+    if is_protected(&record.input) {
+        line("sealed", "its values; name the keys with --keys file:PATH or env:NAME".to_owned());
     }
     line("input", value_text(&json_value(&record.input)));
     if let Some(outcome) = outcome_value(record) {

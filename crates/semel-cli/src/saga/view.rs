@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use semel::StoreTime;
-use semel::saga::{Entry, EntryKind, Op, SagaRecord, Signal, Status};
+use semel::saga::{Entry, EntryKind, Op, SagaRecord, Signal, Status, is_protected};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -155,12 +155,15 @@ pub(super) fn outcome_value(record: &SagaRecord) -> Option<Value> {
     })
 }
 
-/// The bytes as JSON; as text where they are not.
+/// The bytes as JSON; as text where they are not; that they are sealed where the key is missing.
 pub(super) fn json_value(bytes: &Bytes) -> Value {
     serde_json::from_slice(bytes).unwrap_or_else(|_| text_value(bytes))
 }
 
 fn text_value(bytes: &Bytes) -> Value {
+    if is_protected(bytes) {
+        return serde_json::json!({ "sealed": "--keys opens it" });
+    }
     Value::String(String::from_utf8_lossy(bytes).into_owned())
 }
 
@@ -207,7 +210,9 @@ pub(super) fn entry_line(entry: &Entry) -> String {
                 Some(result) => format!("it happened: {result}"),
                 None => "it did not happen".to_owned(),
             };
-            format!("{found}, {}", decided.map_or_else(|| "by a lookup".to_owned(), by))
+            let sealed = entry.input.as_deref().is_some_and(is_protected);
+            let by_whom = || if sealed { "by a person; sealed" } else { "by a lookup" }.to_owned();
+            format!("{found}, {}", decided.map_or_else(by_whom, by))
         }
         (EntryKind::Begin, _) => {
             entry.input.as_ref().map(|input| json_value(input).to_string()).unwrap_or_default()

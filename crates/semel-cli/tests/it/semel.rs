@@ -34,7 +34,7 @@ impl Ran {
 pub(crate) fn command(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_semel"));
     command.args(args).stdin(Stdio::null());
-    for name in ["SEMEL_STORE", "SEMEL_CACHE", "SEMEL_FROM", "SEMEL_INBOX", "SEMEL_TO"] {
+    for name in ["SEMEL_STORE", "SEMEL_KEYS", "SEMEL_CACHE", "SEMEL_FROM", "SEMEL_INBOX", "SEMEL_TO"] {
         command.env_remove(name);
     }
     command

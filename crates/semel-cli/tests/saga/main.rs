@@ -8,6 +8,7 @@ mod demo;
 mod errors;
 mod export;
 mod listing;
+mod sealed;
 #[path = "../it/semel.rs"]
 mod semel_binary;
 mod shop;

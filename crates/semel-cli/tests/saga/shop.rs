@@ -4,9 +4,11 @@ use std::time::Duration;
 
 use semel::saga::sql::SqlJournal;
 use semel::saga::{
-    At, Definition, HasUndo, NoUndo, NothingToUndo, Refused, Registered, Saga, SagaError, SagaNumber,
-    SagaOptions, SagaResult, SagaStep, Sagas, SagasBuilder, StepError, StepResult, StepSpec, StepType,
+    At, Definition, HasUndo, NoUndo, NothingToUndo, ProtectedJournal, Refused, Registered, Saga, SagaError,
+    SagaNumber, SagaOptions, SagaResult, SagaStep, Sagas, SagasBuilder, StepError, StepResult, StepSpec,
+    StepType,
 };
+use semel::store::protect::{Keys, Protection};
 use semel::{Key, Scope};
 use tempfile::TempDir;
 
@@ -130,7 +132,12 @@ async fn credit(saga: Saga<Participants>, sku: String) -> SagaResult<String> {
 /// A database with sagas.
 pub(crate) struct Shop {
     directory: TempDir,
+    /// Its values are sealed.
+    sealed: bool,
 }
+
+/// The key of a sealed shop.
+pub(crate) const KEY: &str = "2026-11 8c5bbd3c1d7c4b2e9f3e6f0f2b7a4d1e8c5bbd3c1d7c4b2e9f3e6f0f2b7a4d1e";
 
 /// One process that runs them.
 pub(crate) struct Worker {
@@ -143,8 +150,13 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    async fn new(url: &str, participants: Participants) -> Self {
-        let journal = SqlJournal::open(url).await.unwrap();
+    async fn new(shop: &Shop, participants: Participants) -> Self {
+        let journal = SqlJournal::open(&shop.url()).await.unwrap();
+        let protection = match shop.sealed {
+            true => Protection::none().seal(Keys::parse(KEY).unwrap()),
+            false => Protection::none(),
+        };
+        let journal = ProtectedJournal::new(journal, protection);
         let mut options = SagaOptions::default();
         options.poll_interval = Duration::from_millis(20);
         let mut builder = SagasBuilder::new(journal, participants).options(options);
@@ -171,13 +183,34 @@ impl Worker {
 impl Shop {
     /// The tables alone.
     pub(crate) fn new() -> Self {
-        let shop = Self { directory: testkit::scratch::directory() };
+        Self::with(false)
+    }
+
+    /// The same, for values that are sealed.
+    pub(crate) fn sealed() -> Self {
+        Self::with(true)
+    }
+
+    fn with(sealed: bool) -> Self {
+        let shop = Self { directory: testkit::scratch::directory(), sealed };
         assert_eq!(semel(&["migrate", "--saga", &shop.url()]).out(), "saga: created, version 1\n");
         shop
     }
 
     pub(crate) fn url(&self) -> String {
         format!("sqlite:{}", self.directory.path().join("shop.db").display())
+    }
+
+    /// The file with the key of a sealed shop, as `--keys` takes it.
+    pub(crate) fn keys(&self) -> String {
+        let path = self.directory.path().join("keys");
+        std::fs::write(&path, KEY).unwrap();
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::PermissionsExt;
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+        }
+        format!("file:{}", path.display())
     }
 
     /// `semel saga COMMAND URL …`
@@ -204,7 +237,7 @@ impl Shop {
     /// Starts a saga of that name and waits until it parks, ends, or waits for a signal. Returns its number.
     pub(crate) fn start(&self, name: &str, key: &str) -> u64 {
         block_on(async {
-            let worker = Worker::new(&self.url(), Participants::Break).await;
+            let worker = Worker::new(self, Participants::Break).await;
             let of = worker.registered(name);
             let scope = Scope::tenant("acme").unwrap();
             let number =
@@ -223,7 +256,7 @@ impl Shop {
     /// Runs a worker until the saga has that status.
     pub(crate) fn work(&self, number: u64, participants: Participants, status: &str) {
         block_on(async {
-            let worker = Worker::new(&self.url(), participants).await;
+            let worker = Worker::new(self, participants).await;
             self.wait_for(SagaNumber(number), status).await;
             worker.sagas.drain(Duration::from_secs(5)).await;
         });

@@ -182,3 +182,8 @@ async fn opaque_safe_for(at: At<'_, Shop>, sku: &String) -> StepResult<u32> {
 }
 
 fn main() {}
+
+#[step(keyed, concurrent = 0)]
+async fn none_at_once(at: At<'_, Shop>, sku: &String) -> StepResult<u32> {
+    Ok(1)
+}

@@ -182,6 +182,12 @@ impl Metrics {
         self.0.cache.clone()
     }
 
+    /// Duplicates that did not run, by rail.
+    #[cfg(feature = "saga")]
+    pub(crate) fn suppressed(&self) -> &Labelled<1> {
+        &self.0.suppressed
+    }
+
     pub(crate) fn operation(&self, operation: &Operation) -> OperationMetrics {
         OperationMetrics::new(&self.0, operation.as_str())
     }

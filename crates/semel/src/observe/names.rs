@@ -100,6 +100,31 @@ pub const CONSUMER_ERRORS: &str = "semel_consumer_source_errors";
 /// When a consumer last finished all available work, even if there was none. Seconds since 1970.
 pub const CONSUMER_SUCCESS: &str = "semel_consumer_last_success_timestamp_seconds";
 
+/// Sagas started: `saga`.
+pub const SAGA_STARTED: &str = "semel_saga_started";
+/// Sagas that ended: `saga`, `status`.
+pub const SAGA_ENDED: &str = "semel_saga_ended";
+/// Times that a saga was parked: `saga`, `reason`.
+pub const SAGA_PARKED: &str = "semel_saga_parked";
+/// Calls of steps by result: `saga`, `step`, `op`, `result`.
+pub const SAGA_STEPS: &str = "semel_saga_steps";
+/// Calls of steps that had to wait because as many of their kind were under way as may be: `step`.
+pub const SAGA_STEP_WAITS: &str = "semel_saga_step_waits";
+/// Attempts that were not made because the participant's key may protect them no longer: `saga`, `step`.
+pub const SAGA_GUARD_EXPIRED: &str = "semel_saga_guard_expired";
+/// Sagas taken from a worker whose lease had ended: `saga`.
+pub const SAGA_TAKEOVERS: &str = "semel_saga_takeovers";
+/// Leases that this process lost as a worker of sagas.
+pub const SAGA_LEASES_LOST: &str = "semel_saga_leases_lost";
+/// Sagas at work in this process.
+pub const SAGA_AT_WORK: &str = "semel_saga_at_work";
+/// Sagas in the journal that have not ended: `status`. Counting stops at 10,000 of each.
+pub const SAGA_OPEN: &str = "semel_saga_open";
+/// Age of the oldest saga that is parked.
+pub const SAGA_PARKED_OLDEST: &str = "semel_saga_parked_oldest_seconds";
+/// Sagas of other definitions than this process has that no worker took within a lease. Counting stops at 10,000.
+pub const SAGA_NO_DEFINITION: &str = "semel_saga_no_definition";
+
 /// Label: the name of the operation.
 pub const LABEL_OPERATION: &str = "operation";
 /// Label: the result of a claim, a finish or a lookup.
@@ -108,21 +133,33 @@ pub const LABEL_STATUS: &str = "status";
 pub const LABEL_STATE: &str = "state";
 /// Label: which request to the store failed.
 pub const LABEL_PHASE: &str = "phase";
-/// Label: the rail, one of [`RAIL_EDGE`] and [`RAIL_WEBHOOK`].
+/// Label: the rail, one of [`RAIL_EDGE`], [`RAIL_WEBHOOK`] and [`RAIL_WORKFLOW`].
 pub const LABEL_RAIL: &str = "rail";
 /// Label: who sends the webhooks.
 pub const LABEL_PROVIDER: &str = "provider";
-/// Label: the result of a webhook or of a cache lookup.
+/// Label: the result of a webhook, of a cache lookup or of a step's call.
 pub const LABEL_RESULT: &str = "result";
 /// Label: what became of an event, a message or a dead letter.
 pub const LABEL_OUTCOME: &str = "outcome";
 /// Label: the side of a relay that failed.
 pub const LABEL_SIDE: &str = "side";
 
+/// Label: the name of a saga's definition.
+pub const LABEL_SAGA: &str = "saga";
+/// Label: the name of a saga's step.
+pub const LABEL_STEP: &str = "step";
+/// Label: what of a step was called: `forward`, `pivot`, `undo` or `lookup`.
+pub const LABEL_OP: &str = "op";
+/// Label: why a saga is parked.
+pub const LABEL_REASON: &str = "reason";
+
 /// The rail of requests and function calls.
 pub const RAIL_EDGE: &str = "edge";
 /// The rail of webhooks that were received.
 pub const RAIL_WEBHOOK: &str = "webhook";
+
+/// The rail of sagas: a saga that its key has already, and a step that the journal answers for after a takeover.
+pub const RAIL_WORKFLOW: &str = "workflow";
 
 /// Asking the store for the right to run.
 pub const SPAN_CLAIM: &str = "idempotency.claim";
@@ -142,3 +179,7 @@ pub const SPAN_RELAY_PUBLISH: &str = "relay.publish";
 pub const SPAN_CONSUMER_HANDLE: &str = "consumer.handle";
 /// One message in one call to a consumer's handler. `trace_parent` is the trace context it was published under.
 pub const SPAN_CONSUMER_MESSAGE: &str = "consumer.message";
+/// One run of a saga in one process, until it ends or waits.
+pub const SPAN_SAGA_RUN: &str = "saga.run";
+/// One call of a step, of its undo or of its lookup.
+pub const SPAN_SAGA_STEP: &str = "saga.step";

@@ -12,6 +12,7 @@ use super::journal::{
     BODY_BYTES_MAX, ENTRIES_MAX, Journal, Loaded, SIGNAL_ID_BYTES_MAX, SagaChange, SagaFilter, SagaNumber,
     SagaRecord, Signal, Signalled,
 };
+use super::metrics::SagaMetrics;
 use super::spec::{NAME_BYTES_MAX, is_name};
 use super::state::{RowAnswer, RowEvent, Status};
 use crate::intent::identity::IntentId;
@@ -87,6 +88,15 @@ pub enum AdminError {
     /// The journal is full.
     #[error("the saga has {ENTRIES_MAX} entries, and no room for a decision; abandon it")]
     Full,
+    /// What would be recorded could be read by anyone with the database.
+    #[error(
+        "saga {} is sealed, and the key is missing here, so nothing was recorded: it would be in plain text; open the \
+         journal with the key (`--keys file:PATH` or `env:NAME`)", number.0
+    )]
+    Sealed {
+        /// The saga.
+        number: SagaNumber,
+    },
     /// The signal cannot be named so.
     #[error(
         "a signal has a name (1 to {NAME_BYTES_MAX} printable ASCII characters without # and /) and an id (1 to \
@@ -102,6 +112,7 @@ pub enum AdminError {
 #[derive(Clone)]
 pub struct SagaAdmin {
     journal: Arc<dyn Journal>,
+    metrics: Option<SagaMetrics>,
 }
 
 impl std::fmt::Debug for SagaAdmin {
@@ -113,7 +124,13 @@ impl std::fmt::Debug for SagaAdmin {
 impl SagaAdmin {
     /// Over this journal.
     pub fn new(journal: impl Journal) -> Self {
-        Self { journal: Arc::new(journal) }
+        Self { journal: Arc::new(journal), metrics: None }
+    }
+
+    /// Counts in these metrics the sagas that are abandoned here.
+    pub fn observed_by(mut self, metrics: &SagaMetrics) -> Self {
+        self.metrics = Some(metrics.clone());
+        self
     }
 
     /// Lists sagas, newest first.
@@ -220,6 +237,9 @@ impl SagaAdmin {
     pub async fn cancel(&self, number: SagaNumber, by: &DecidedBy) -> Result<AdminResult, AdminError> {
         let body = by.json();
         check_size(&body)?;
+        if let Some(loaded) = self.journal.load(number).await? {
+            check_sealed(&loaded)?;
+        }
         // Recorded as a signal that no code can wait for, once.
         let signal = Signal { id: CANCEL.to_owned(), name: CANCEL.to_owned(), body };
         match self.journal.signal(number, signal).await? {
@@ -245,6 +265,9 @@ impl SagaAdmin {
         }
         check_size(&signal.body)?;
         serde_json::from_slice::<serde::de::IgnoredAny>(&signal.body)?;
+        if let Some(loaded) = self.journal.load(number).await? {
+            check_sealed(&loaded)?;
+        }
         Ok(self.journal.signal(number, signal).await?)
     }
 
@@ -262,6 +285,7 @@ impl SagaAdmin {
         entry: impl FnOnce(&History) -> Result<NewEntry, AdminError>,
     ) -> Result<AdminResult, AdminError> {
         let Some(loaded) = self.journal.load(number).await? else { return Ok(AdminResult::Stale) };
+        check_sealed(&loaded)?;
         let row = loaded.record.row;
         if row.epoch != seen {
             return Ok(AdminResult::Stale);
@@ -269,6 +293,7 @@ impl SagaAdmin {
         if row.status != Status::Parked {
             return Ok(AdminResult::Refused(row.status));
         }
+        let name = loaded.record.name;
         let history = History::new(loaded.entries);
         if history.next_seq() > 2 * ENTRIES_MAX && !matches!(event, RowEvent::Abandon { .. }) {
             return Err(AdminError::Full);
@@ -277,7 +302,11 @@ impl SagaAdmin {
         check_size(entry.input.as_ref().unwrap_or(&Bytes::new()))?;
         // Nothing else writes to a parked saga in this epoch.
         let change = SagaChange::new(event, history.next_seq(), vec![entry]);
+        let abandons = matches!(change.event, RowEvent::Abandon { .. });
         let changed = self.journal.change(number, change).await?;
+        if abandons && changed.answer == RowAnswer::Done {
+            self.metrics.iter().for_each(|metrics| metrics.ended(&name, Status::Abandoned));
+        }
         Ok(match (changed.answer, changed.row) {
             (RowAnswer::Done | RowAnswer::Signalled, _) => AdminResult::Recorded,
             (RowAnswer::Already, _) => AdminResult::Already,
@@ -289,6 +318,11 @@ impl SagaAdmin {
 
 /// The name and the id of the signal that records who cancelled. No code can wait for it: names have no slash.
 const CANCEL: &str = "/cancel";
+
+fn check_sealed(loaded: &Loaded) -> Result<(), AdminError> {
+    let number = loaded.record.number;
+    if loaded.is_protected() { Err(AdminError::Sealed { number }) } else { Ok(()) }
+}
 
 fn check_size(body: &Bytes) -> Result<(), AdminError> {
     let bytes = body.len();

@@ -6,11 +6,13 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::FutureExt;
+use tracing::Instrument;
 
 use super::call::{Target, text};
 use super::entry::{EntryKind, NewEntry, Op};
 use super::history::Known;
 use super::journal::{AtomicEnd, AtomicWork, BODY_BYTES_MAX, SagaChange};
+use super::metrics::{op_of, step_span};
 use super::run::{Going, Left, Stop, Work, entry};
 use super::state::RowEvent;
 use super::step::{Call, CallsAtomic, StepError, StepResult};
@@ -63,6 +65,7 @@ impl<App: Send + Sync + ?Sized + 'static> Work<App> {
         undo: Option<Bytes>,
     ) -> Going<()> {
         let call = self.prepare(&target);
+        let (span, of) = (step_span(&self.record, &target), op_of(&target));
         let Target { step, op, attempt, input, limit } = target;
         let step = &step;
         self.lease_for(limit).await?;
@@ -76,7 +79,16 @@ impl<App: Send + Sync + ?Sized + 'static> Work<App> {
         let work: Arc<dyn AtomicWork> =
             Arc::new(Attempt { step: handler, call, undo, is_undo: op == Op::Undo });
         point(BEFORE_SAGA_ATOMIC);
-        let end = self.engine.atomic(self.number, change, done.clone(), work, limit).await;
+        let asked = self.engine.atomic(self.number, change, done.clone(), work, limit);
+        let end = asked.instrument(span.clone()).await;
+        let outcome = match &end {
+            Some(AtomicEnd::Done { .. }) => "done",
+            Some(AtomicEnd::Failed(error)) => error.as_str(),
+            Some(AtomicEnd::Lost) => "lost",
+            None => "unknown",
+        };
+        span.record("outcome", outcome);
+        self.engine.metrics.step(&self.record.name, &step.name, of, outcome);
         point(AFTER_SAGA_ATOMIC);
         match end {
             Some(AtomicEnd::Done { result, now }) => {

@@ -70,6 +70,7 @@ use super::step::{AtomicStep, SagaStep};
 /// | `timeout = "10s"` | how long one call may take | `10s` |
 /// | `settle = "10s"` | how long after its timeout a call may still arrive | `10s` |
 /// | `attempts = 5` | attempts whose failure is known to be without effect, or that the key protects | 16 |
+/// | `concurrent = 20` | calls of the step at once in a process, undo and lookup included | half of `running_max` |
 /// | `undo_effect = opaque`, `keyed` | what protects the undo | as the step |
 /// | `name = "reserve"` | its name in the journal; it must not change while sagas with it are under way | the function's |
 ///

@@ -6,10 +6,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::FutureExt;
+use tracing::Instrument;
 
 use super::entry::{EntryKind, NewEntry, Op, Safe, StepId};
 use super::history::LOOKUP_ATTEMPT;
 use super::journal::BODY_BYTES_MAX;
+use super::metrics::{op_of, step_span};
 use super::run::{Going, Work, entry};
 use super::state::ParkReason;
 use super::step::{Call, CallKeys, Calling, CallsRemote, LookedUp, StepError, StepResult};
@@ -70,8 +72,11 @@ impl<App: Send + Sync + ?Sized + 'static> Work<App> {
         purpose: Purpose,
     ) -> Calling<Made> {
         let call = self.prepare(&target);
+        let (span, metrics) = (step_span(&self.record, &target), self.engine.metrics.clone());
+        let (saga, of) = (self.record.name.clone(), op_of(&target));
         let Target { step, op, attempt, limit, .. } = target;
-        Box::pin(async move {
+        let outcome = span.clone();
+        let call = async move {
             let end = match purpose {
                 Purpose::LookUp => {
                     let asked = AssertUnwindSafe(handler.look_up(call)).catch_unwind();
@@ -82,8 +87,11 @@ impl<App: Send + Sync + ?Sized + 'static> Work<App> {
                 Purpose::Undo(result) => CallEnd::Called(bounded(limit, handler.undo(call, result)).await),
             };
             point(AFTER_SAGA_CALL);
+            outcome.record("outcome", end.as_str());
+            metrics.step(&saga, &step.name, of, end.as_str());
             Made { step, op, attempt, end }
-        })
+        };
+        Box::pin(call.instrument(span))
     }
 
     /// What a step gets: its input, its keys.
@@ -98,6 +106,15 @@ impl<App: Send + Sync + ?Sized + 'static> Work<App> {
         };
         let keys = CallKeys { intent, key, forward };
         Call { app: Arc::clone(&self.engine.app), keys, attempt: *attempt, input: input.clone() }
+    }
+
+    /// Counts an attempt that is not made because the participant's key may protect it no longer.
+    pub(super) fn count_expired(&self, step: &StepId, undo: bool) {
+        let Some(handler) = self.definition.step(&step.name) else { return };
+        let progress = self.history.progress(step, undo);
+        if progress.is_some_and(|progress| progress.has_expired(handler.spec(), undo, self.now())) {
+            self.engine.metrics.guard_expired(&self.record.name, &step.name);
+        }
     }
 
     /// Notes what the call came to.

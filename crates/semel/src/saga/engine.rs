@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
 use std::future::Future;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{Notify, RwLock, Semaphore, oneshot, watch};
@@ -16,6 +16,8 @@ use super::journal::{
     Answering, AtomicEnd, AtomicWork, DefinitionId, Journal, Loaded, SagaChange, SagaChanged, SagaNumber,
     SagaRecord,
 };
+use super::limits::StepLimits;
+use super::metrics::SagaMetrics;
 use super::options::SagaOptions;
 use super::run::{Left, Ran};
 use super::state::WorkerId;
@@ -45,6 +47,12 @@ pub(super) struct Engine<App: ?Sized> {
     pub(super) lease: Lease,
     /// Sagas at work.
     pub(super) running: Arc<Semaphore>,
+    pub(super) limits: StepLimits,
+    pub(super) metrics: SagaMetrics,
+    /// Somebody exports the metrics.
+    pub(super) is_observed: bool,
+    /// Why this process takes no sagas any more: it had one that it cannot read.
+    pub(super) unreadable: OnceLock<String>,
     /// Nothing new begins.
     pub(super) stopping: watch::Sender<bool>,
     /// The worker leaves.
@@ -70,11 +78,21 @@ impl<App: Send + Sync + ?Sized + 'static> Engine<App> {
         definitions: BTreeMap<String, Arc<dyn AnyDefinition<App>>>,
         options: SagaOptions,
         spawner: Arc<dyn Spawn>,
+        metrics: Option<SagaMetrics>,
     ) -> Self {
+        let steps = definitions.values().flat_map(|definition| definition.steps());
+        let limits = StepLimits::new(steps.map(|step| step.spec()), options.running_max);
+        let is_observed = metrics.is_some();
+        let metrics = metrics.unwrap_or_default();
+        definitions.keys().for_each(|name| metrics.declare(name));
         Self {
             journal,
             app,
             definitions,
+            limits,
+            metrics,
+            is_observed,
+            unreadable: OnceLock::new(),
             running: Arc::new(Semaphore::new(options.running_max.clamp(1, Semaphore::MAX_PERMITS))),
             lease: Lease::new(options.lease_margin),
             options,
@@ -98,10 +116,11 @@ impl<App: Send + Sync + ?Sized + 'static> Engine<App> {
         self.definitions.get(name).cloned()
     }
 
-    pub(super) fn definition_ids(&self) -> Vec<DefinitionId> {
-        let of = |definition: &Arc<dyn AnyDefinition<App>>| DefinitionId {
-            name: definition.name().to_owned(),
-            version: definition.version(),
+    /// What this process takes, with the names of the steps.
+    pub(super) fn definitions_with_steps(&self) -> Vec<(DefinitionId, Vec<&'static str>)> {
+        let of = |definition: &Arc<dyn AnyDefinition<App>>| {
+            let id = DefinitionId { name: definition.name().to_owned(), version: definition.version() };
+            (id, definition.steps().into_iter().map(|step| step.spec().name).collect())
         };
         self.definitions.values().map(of).collect()
     }

@@ -158,10 +158,22 @@ impl<App: Send + Sync + ?Sized + 'static> Work<App> {
         let Some(next) = self.next_answer(open) else { return false };
         let answered = open.remove(next);
         if let Need::Answered(reply) = self.need(&answered.ask) {
+            self.count_suppressed(&answered.ask, &reply);
             // The code may have dropped it meanwhile.
             let _ = answered.ask.reply.send(reply);
         }
         true
+    }
+
+    /// A step that another worker has done is not called again.
+    fn count_suppressed(&self, ask: &Ask, reply: &Reply) {
+        if !self.taken_over || !matches!((&ask.wanted, reply), (Wanted::Step { .. }, Reply::Done(_))) {
+            return;
+        }
+        let done = self.history.entries().get(self.answered_at(ask) as usize);
+        if done.is_some_and(|done| done.epoch < self.epoch) {
+            self.engine.metrics.suppressed();
+        }
     }
 
     /// The code has asked for all it can: begins what is new, or lets go of the saga. Returns whether the history has
@@ -200,6 +212,8 @@ impl<App: Send + Sync + ?Sized + 'static> Work<App> {
         }
         let (mut begins, mut wake, mut park, mut noted) = (Vec::new(), None::<StoreTime>, None, false);
         let mut atomic = None;
+        // The step that has to wait for others of its kind.
+        let mut full = None::<String>;
         for one in open.iter_mut().filter(|one| !one.running) {
             match self.need(&one.ask) {
                 Need::Answered(_) => noted = true,
@@ -207,31 +221,46 @@ impl<App: Send + Sync + ?Sized + 'static> Work<App> {
                     self.note(entry);
                     noted = true;
                 }
-                Need::Atomic { op, input, attempt } => {
-                    atomic.get_or_insert_with(|| self.target(&one.ask.step, op, attempt, input));
-                }
-                Need::Begin { op, input, attempt, safe } => {
-                    let target = self.target(&one.ask.step, op, attempt, input);
-                    let begin = self.begin(&target, safe);
-                    self.note(begin);
-                    begins.push((target, Purpose::Run));
-                    one.running = true;
-                }
-                Need::LookUp { op, input } => {
-                    begins.push((self.target(&one.ask.step, op, LOOKUP_ATTEMPT, input), Purpose::LookUp));
-                    one.running = true;
-                }
+                Need::Atomic { .. } if atomic.is_some() => {}
+                Need::Atomic { op, input, attempt } => match self.enter(&one.ask.step.name) {
+                    Some(permit) => {
+                        atomic = Some((self.target(&one.ask.step, op, attempt, input), permit));
+                    }
+                    None => full = Some(one.ask.step.name.clone()),
+                },
+                Need::Begin { op, input, attempt, safe } => match self.enter(&one.ask.step.name) {
+                    Some(permit) => {
+                        let target = self.target(&one.ask.step, op, attempt, input);
+                        let begin = self.begin(&target, safe);
+                        self.note(begin);
+                        begins.push((target, Purpose::Run, permit));
+                        one.running = true;
+                    }
+                    None => full = Some(one.ask.step.name.clone()),
+                },
+                Need::LookUp { op, input } => match self.enter(&one.ask.step.name) {
+                    Some(permit) => {
+                        self.count_expired(&one.ask.step, false);
+                        let target = self.target(&one.ask.step, op, LOOKUP_ATTEMPT, input);
+                        begins.push((target, Purpose::LookUp, permit));
+                        one.running = true;
+                    }
+                    None => full = Some(one.ask.step.name.clone()),
+                },
                 Need::Wait(until) => wake = earlier(wake, until),
                 Need::Park(reason, due, why) => {
+                    if reason == ParkReason::GuardExpired {
+                        self.count_expired(&one.ask.step, false);
+                    }
                     park.get_or_insert((reason, due, why));
                 }
             }
         }
         if !begins.is_empty() {
-            let longest = begins.iter().map(|(target, _)| target.limit).max().unwrap_or_default();
+            let longest = begins.iter().map(|(target, ..)| target.limit).max().unwrap_or_default();
             self.lease_for(longest).await?;
             let in_time = self.write_in_time().await?;
-            for (target, purpose) in begins {
+            for (target, purpose, permit) in begins {
                 if !in_time && matches!(purpose, Purpose::Run) {
                     self.note_not_sent(&target);
                     open.iter_mut()
@@ -242,16 +271,24 @@ impl<App: Send + Sync + ?Sized + 'static> Work<App> {
                 }
                 let Some(handler) = self.definition.step(&target.step.name).cloned() else { continue };
                 let Calls::Remote(remote) = handler.calls() else { continue };
-                calls.push(self.call(remote, target, purpose));
+                let call = self.call(remote, target, purpose);
+                calls.push(Box::pin(async move {
+                    let _permit = permit;
+                    call.await
+                }));
             }
         }
         // One after the other: the entries of a saga become durable in their order.
-        if let Some(target) = atomic {
+        if let Some((target, _permit)) = atomic {
             self.atomic_beside(target, open, calls).await?;
             return Ok(true);
         }
         if noted || !calls.is_empty() {
             return Ok(noted);
+        }
+        if let Some(step) = full {
+            self.wait_to_enter(&step).await?;
+            return Ok(true);
         }
         match park {
             Some((reason, due, why)) => {

@@ -359,6 +359,13 @@ impl Progress {
         }
     }
 
+    /// Whether another attempt is not made because the participant's key may protect it no longer.
+    pub(super) fn has_expired(&self, spec: &StepSpec, undo: bool, now: StoreTime) -> bool {
+        let effect = if undo { spec.undo_effect } else { spec.effect };
+        let is_open = matches!(self.state, Known::Nothing | Known::Failed(_));
+        is_open && effect.may_rerun() && !self.is_safe(spec, now)
+    }
+
     /// Whether the participant's key still protects an attempt that begins now.
     fn is_safe(&self, spec: &StepSpec, now: StoreTime) -> bool {
         let ends = now.plus_ms(millis(START_MAX + spec.timeout + spec.safe_margin));

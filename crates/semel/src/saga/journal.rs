@@ -7,6 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::entry::{Entry, NewEntry};
+use super::protect::is_protected;
 use super::state::{RowAnswer, RowEvent, SagaRow, Status, WorkerId};
 use super::step::{StepError, StepResult};
 use super::step_tx::StepTx;
@@ -23,6 +24,8 @@ pub type Answering<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> +
 pub const ENTRIES_MAX: u32 = 10_000;
 /// Most bytes an input, a result or a signal may have.
 pub const BODY_BYTES_MAX: usize = 1 << 20;
+/// How much longer a body of that size may be when it is sealed.
+pub(super) const ENVELOPE_BYTES_MAX: usize = 128;
 /// Most sagas one page lists.
 pub(super) const PAGE_MAX: usize = 1_000;
 /// Longest id of a signal, in bytes.
@@ -207,6 +210,37 @@ pub struct DefinitionId {
     pub version: u32,
 }
 
+/// A saga that a worker took.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TakenSaga {
+    /// Its number.
+    pub number: SagaNumber,
+    /// Its row, with the new epoch.
+    pub row: SagaRow,
+    /// Another worker had it, whose lease is over.
+    pub taken_over: bool,
+}
+
+/// Whether this process can read a saga, by its stored input (as much of it as says so), and if not, why.
+pub type MayRead = dyn Fn(SagaNumber, &[u8]) -> Result<(), StoreError> + Send + Sync;
+
+/// How many sagas a journal has. Counting stops at 10,000 of each.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SagaFigures {
+    /// Sagas that have not ended, by status.
+    pub open: Vec<(Status, u64)>,
+    /// When the oldest saga that is parked began.
+    pub oldest_parked: Option<StoreTime>,
+    /// Sagas that have been due, or without their worker, for longer than was asked about, by definition: no worker took
+    /// them.
+    pub overdue: Vec<(DefinitionId, u64)>,
+    /// The journal's clock.
+    pub now: StoreTime,
+}
+
+/// Counting stops here.
+pub(super) const FIGURES_MAX: u64 = 10_000;
+
 /// Which sagas to list; empty means all.
 #[derive(Clone, Debug, Default)]
 pub struct SagaFilter {
@@ -236,15 +270,17 @@ impl SagaFilter {
 
 /// Refuses what is too large for a journal.
 pub(super) fn check_size(body: &Bytes) -> Result<(), StoreError> {
-    if body.len() <= BODY_BYTES_MAX {
-        return Ok(());
-    }
+    // The limit applies to what is in the envelope: the call has been made, and its result fits.
+    let envelope = if is_protected(body) { ENVELOPE_BYTES_MAX } else { 0 };
+    if body.len() <= BODY_BYTES_MAX + envelope { Ok(()) } else { Err(too_large(body.len())) }
+}
+
+pub(super) fn too_large(bytes: usize) -> StoreError {
     let message = format!(
-        "{} bytes are too many for a saga's journal (at most {BODY_BYTES_MAX}); keep the data elsewhere, and a \
-         reference to it in the saga",
-        body.len()
+        "{bytes} bytes are too many for a saga's journal (at most {BODY_BYTES_MAX}); keep the data elsewhere, and a \
+         reference to it in the saga"
     );
-    Err(StoreError::new(ErrorKind::TooLarge, Fate::NotApplied, message))
+    StoreError::new(ErrorKind::TooLarge, Fate::NotApplied, message)
 }
 
 /// An entry whose number is taken: by itself, or by another, which no worker with this epoch could have written.
@@ -320,6 +356,26 @@ pub trait Journal: Send + Sync + 'static {
         definitions: &'a [DefinitionId],
         limit: usize,
     ) -> Answering<'a, Vec<(SagaNumber, SagaRow)>>;
+
+    /// As [`take`](Self::take), but nothing at all is taken if one of them may not be read: a process that lacks a key
+    /// would hold sagas that it cannot run. A journal that another one wraps passes it on.
+    fn take_readable<'a>(
+        &'a self,
+        worker: WorkerId,
+        definitions: &'a [DefinitionId],
+        limit: usize,
+        _may_read: Arc<MayRead>,
+    ) -> Answering<'a, Vec<TakenSaga>> {
+        Box::pin(async move {
+            let taken = self.take(worker, definitions, limit).await?;
+            Ok(taken.into_iter().map(|(number, row)| TakenSaga { number, row, taken_over: false }).collect())
+        })
+    }
+
+    /// How many sagas there are. `overdue_ms`: since when no worker took them. `None`: this journal does not count.
+    fn figures(&self, _overdue_ms: u64) -> Answering<'_, Option<SagaFigures>> {
+        Box::pin(std::future::ready(Ok(None)))
+    }
 
     /// The sagas this worker has: it asks when an answer was lost, so that none is its own and runs nowhere.
     fn owned(&self, worker: WorkerId) -> Answering<'_, Vec<(SagaNumber, SagaRow)>>;

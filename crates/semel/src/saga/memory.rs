@@ -7,11 +7,12 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::entry::{Entry, NewEntry};
 use super::journal::{
-    Answering, AtomicEnd, AtomicWork, DefinitionId, Journal, Loaded, NewSaga, SIGNALS_MAX, SagaChange,
-    SagaChanged, SagaFilter, SagaNumber, SagaRecord, SagaStarted, Signal, Signalled, check_size,
-    check_written,
+    Answering, AtomicEnd, AtomicWork, DefinitionId, FIGURES_MAX, Journal, Loaded, MayRead, NewSaga,
+    SIGNALS_MAX, SagaChange, SagaChanged, SagaFigures, SagaFilter, SagaNumber, SagaRecord, SagaStarted,
+    Signal, Signalled, TakenSaga, check_size, check_written,
 };
-use super::state::{RowAnswer, RowDecider, RowEvent, SagaRow, WorkerId, step};
+use super::protect::may_read_plain;
+use super::state::{RowAnswer, RowDecider, RowEvent, SagaRow, Status, WorkerId, step};
 use super::step_tx::{MemoryRows, StepTx, StepTxKind};
 use crate::intent::identity::IntentId;
 use crate::intent::policy::StoreTime;
@@ -189,7 +190,14 @@ impl MemoryJournal {
         Ok(AtomicEnd::Done { result, now })
     }
 
-    fn take_now(&self, worker: WorkerId, of: &[DefinitionId], limit: usize) -> Vec<(SagaNumber, SagaRow)> {
+    /// Nothing is taken if one of them may not be read.
+    fn take_now(
+        &self,
+        worker: WorkerId,
+        of: &[DefinitionId],
+        limit: usize,
+        may_read: &MayRead,
+    ) -> Result<Vec<TakenSaga>, StoreError> {
         let now = (self.clock)();
         let mut tables = self.tables();
         let Tables { sagas, workers, .. } = &mut *tables;
@@ -198,14 +206,14 @@ impl MemoryJournal {
             .filter(|worker| worker.lease_until <= now)
             .for_each(|worker| worker.ended = true);
         if workers.get(&worker).is_none_or(|worker| worker.ended) {
-            return Vec::new();
+            return Ok(Vec::new());
         }
         let mut taken = Vec::new();
-        for (number, saga) in sagas {
+        for (number, saga) in &*sagas {
             if taken.len() >= limit {
                 break;
             }
-            let record = &mut saga.record;
+            let record = &saga.record;
             if !of.iter().any(|of| of.name == record.name && record.version <= of.version) {
                 continue;
             }
@@ -213,11 +221,47 @@ impl MemoryJournal {
                 record.row.worker.is_some_and(|other| workers.get(&other).is_none_or(|other| other.ended));
             let step = (self.decide)(&record.row, &RowEvent::Take { worker, orphaned }, now);
             if let (RowAnswer::Done, Some(row)) = (step.answer, step.row) {
-                record.row = row;
-                taken.push((*number, row));
+                may_read(*number, &record.input)?;
+                taken.push(TakenSaga { number: *number, row, taken_over: orphaned });
             }
         }
-        taken
+        for taken in &taken {
+            if let Some(saga) = sagas.get_mut(&taken.number) {
+                saga.record.row = taken.row;
+            }
+        }
+        Ok(taken)
+    }
+
+    fn figures_now(&self, overdue_ms: u64) -> SagaFigures {
+        let now = (self.clock)();
+        let tables = self.tables();
+        let records = || tables.sagas.values().map(|saga| &saga.record);
+        let open = |status: Status| {
+            let count = records().filter(|record| record.row.status == status).count() as u64;
+            (status, count.min(FIGURES_MAX))
+        };
+        let parked = records().find(|record| record.row.status == Status::Parked);
+        let since = StoreTime(now.0.saturating_sub(overdue_ms));
+        let lapsed = |worker: WorkerId| {
+            let worker = tables.workers.get(&worker);
+            worker.is_none_or(|worker| worker.ended && worker.lease_until <= since)
+        };
+        let mut overdue: BTreeMap<(String, u32), u64> = BTreeMap::new();
+        for record in records().filter(|record| !record.row.status.is_ended()) {
+            let row = &record.row;
+            let left = row.worker.map_or_else(|| row.due_at.is_some_and(|due| due <= since), lapsed);
+            if left {
+                *overdue.entry((record.name.clone(), record.version)).or_default() += 1;
+            }
+        }
+        let of = |((name, version), sagas)| (DefinitionId { name, version }, sagas);
+        SagaFigures {
+            open: Status::ALL.into_iter().filter(|status| !status.is_ended()).map(open).collect(),
+            oldest_parked: parked.map(|record| record.created_at),
+            overdue: overdue.into_iter().map(of).collect(),
+            now,
+        }
     }
 
     fn signal_now(&self, number: SagaNumber, signal: Signal) -> Result<Signalled, StoreError> {
@@ -356,7 +400,22 @@ impl Journal for MemoryJournal {
         definitions: &'a [DefinitionId],
         limit: usize,
     ) -> Answering<'a, Vec<(SagaNumber, SagaRow)>> {
-        answer(Ok(self.take_now(worker, definitions, limit)))
+        let taken = self.take_now(worker, definitions, limit, &may_read_plain);
+        answer(taken.map(|taken| taken.into_iter().map(|taken| (taken.number, taken.row)).collect()))
+    }
+
+    fn take_readable<'a>(
+        &'a self,
+        worker: WorkerId,
+        definitions: &'a [DefinitionId],
+        limit: usize,
+        may_read: Arc<MayRead>,
+    ) -> Answering<'a, Vec<TakenSaga>> {
+        answer(self.take_now(worker, definitions, limit, &*may_read))
+    }
+
+    fn figures(&self, overdue_ms: u64) -> Answering<'_, Option<SagaFigures>> {
+        answer(Ok(Some(self.figures_now(overdue_ms))))
     }
 
     fn owned(&self, worker: WorkerId) -> Answering<'_, Vec<(SagaNumber, SagaRow)>> {

@@ -22,8 +22,11 @@
 //! | `undo` | undoing: from the journal, in reverse, without the code |
 //! | `call` | one call, bounded, and its result as entries |
 //! | `atomic` | an atomic step: one transaction, and what to do when its answer is lost |
+//! | `limits` | how many calls of one kind of step are under way at once |
 //! | `engine` | what the tasks of a process share: lease, retries of the journal, waiting callers |
 //! | `worker` | the worker of a process: lease, taking what is due, drain |
+//! | `metrics` | metrics, and the spans of runs and calls |
+//! | `protect` | inputs, results and signals compressed or sealed |
 //! | `admin` | what a person does about sagas |
 //! | `approval` | a person says yes or no, with who and why |
 //! | `sagas`, `options` | starting and asking; bounds |
@@ -46,8 +49,11 @@ mod forward;
 mod handle;
 mod history;
 mod journal;
+mod limits;
 pub mod memory;
+mod metrics;
 mod options;
+mod protect;
 mod run;
 mod sagas;
 mod spec;
@@ -68,11 +74,13 @@ pub use entry::{Entry, EntryKind, NewEntry, Op, Safe, StepId};
 pub use exported::ImportError;
 pub use handle::{AfterPivot, BeforePivot, Refused, Saga, SagaResult};
 pub use journal::{
-    Answering, AtomicEnd, AtomicWork, BODY_BYTES_MAX, DefinitionId, ENTRIES_MAX, Journal, Loaded, NewSaga,
-    SIGNAL_ID_BYTES_MAX, SIGNALS_MAX, SagaChange, SagaChanged, SagaFilter, SagaNumber, SagaRecord,
-    SagaStarted, Signal, Signalled,
+    Answering, AtomicEnd, AtomicWork, BODY_BYTES_MAX, DefinitionId, ENTRIES_MAX, Journal, Loaded, MayRead,
+    NewSaga, SIGNAL_ID_BYTES_MAX, SIGNALS_MAX, SagaChange, SagaChanged, SagaFigures, SagaFilter, SagaNumber,
+    SagaRecord, SagaStarted, Signal, Signalled, TakenSaga,
 };
+pub use metrics::SagaMetrics;
 pub use options::SagaOptions;
+pub use protect::{ProtectedJournal, is_protected};
 pub use sagas::{Registered, Requested, SagaEnd, SagaError, Sagas, SagasBuilder};
 pub use spec::{ATTEMPTS_MAX, NAME_BYTES_MAX, StepSpec};
 pub use state::{

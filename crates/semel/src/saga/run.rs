@@ -12,14 +12,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
+use tracing::Instrument;
 
 use super::call::{Target, text};
 use super::definition::AnyDefinition;
 use super::engine::{Engine, Unwritten};
 use super::entry::{EntryKind, NewEntry, Op, Safe, StepId};
 use super::history::{History, START_MAX};
-use super::journal::{Loaded, SagaChange, SagaNumber, SagaRecord, Signal};
+use super::journal::{Loaded, SagaChange, SagaNumber, SagaRecord, Signal, TakenSaga};
+use super::limits::CallPermit;
+use super::metrics::run_span;
 use super::state::{ParkReason, RowAnswer, RowEvent, UndoCause, WorkerId};
 use crate::crash::{AFTER_SAGA_WRITE, BEFORE_SAGA_WRITE, point};
 use crate::intent::policy::StoreTime;
@@ -45,11 +49,17 @@ pub(super) struct Ran {
     pub(super) due_in: Option<Duration>,
     /// The saga as it ended here: who waits for it need not ask the journal.
     pub(super) ended: Option<SagaRecord>,
+    /// There was no room for another saga until now.
+    pub(super) was_full: bool,
 }
 
 impl Ran {
     /// Another worker has it, or will.
-    pub(super) const LOST: Self = Self { left: Left::Lost, due_in: None, ended: None };
+    pub(super) const LOST: Self = Self::left(Left::Lost);
+
+    const fn left(left: Left) -> Self {
+        Self { left, due_in: None, ended: None, was_full: true }
+    }
 }
 
 /// A saga as it was read from the journal, or started in it, at this moment of this process.
@@ -61,6 +71,15 @@ pub(super) enum Stop {
     Left(Left),
     /// Undoing has begun.
     Undo,
+}
+
+impl Stop {
+    fn as_str(&self) -> &'static str {
+        match self {
+            Self::Left(left) => left.as_str(),
+            Self::Undo => "undo",
+        }
+    }
 }
 
 pub(super) type Going<T> = Result<T, Stop>;
@@ -84,6 +103,12 @@ pub(super) struct Work<App: ?Sized> {
     pub(super) events: Vec<Event>,
     /// Why the saga is parked, for the log.
     pub(super) why: String,
+    /// Another worker had it, whose lease was over.
+    pub(super) taken_over: bool,
+    /// The saga's place among those at work. It has none while it waits for others of its kind.
+    pub(super) place: Option<OwnedSemaphorePermit>,
+    /// The right to call the step of this name, kept until it is called.
+    pub(super) reserved: Option<(String, CallPermit)>,
     /// The journal's clock at a moment of this process.
     clock: (StoreTime, Instant),
 }
@@ -93,11 +118,12 @@ impl<App: Send + Sync + ?Sized + 'static> Work<App> {
     pub(super) async fn run(
         engine: Arc<Engine<App>>,
         worker: WorkerId,
-        number: SagaNumber,
-        epoch: u64,
+        taken: TakenSaga,
         started: Option<LoadedAt>,
+        mut place: Option<OwnedSemaphorePermit>,
     ) -> Ran {
-        let (mut epoch, mut started) = (epoch, started);
+        let TakenSaga { number, row, taken_over } = taken;
+        let (mut epoch, mut started) = (row.epoch, started);
         loop {
             let loaded = match started.take() {
                 Some(started) => Some(started),
@@ -106,9 +132,29 @@ impl<App: Send + Sync + ?Sized + 'static> Work<App> {
             let Some(loaded) = loaded.filter(|(loaded, _)| loaded.record.row.epoch == epoch) else {
                 return Ran::LOST;
             };
-            let Some(definition) = engine.definition(&loaded.0.record.name) else { return Ran::LOST };
+            if loaded.0.is_protected() {
+                return Ran::left(engine.give_back(&loaded.0).await);
+            }
+            let name = &loaded.0.record.name;
+            if taken_over && epoch == row.epoch {
+                engine.metrics.taken_over(name);
+                tracing::info!(saga = name, number = number.0, epoch, "a saga was taken over");
+            }
+            let Some(definition) = engine.definition(name) else { return Ran::LOST };
             let mut work = Self::new(Arc::clone(&engine), definition, worker, loaded);
-            let left = if work.is_undoing() { work.undo().await } else { work.forward().await };
+            work.place = place.take();
+            work.taken_over = taken_over;
+            let span = run_span(&work.record);
+            let left = match work.is_undoing() {
+                true => work.undo().instrument(span.clone()).await,
+                false => work.forward().instrument(span.clone()).await,
+            };
+            place = work.place.take();
+            let outcome = match &left {
+                Ok(left) => left.as_str(),
+                Err(stop) => stop.as_str(),
+            };
+            span.record("outcome", outcome);
             match left {
                 // The journal is read again: what was written until now counts, and the saga's code does not run any
                 // more.
@@ -119,8 +165,9 @@ impl<App: Send + Sync + ?Sized + 'static> Work<App> {
                         Left::Ended | Left::Lost => None,
                     };
                     let due_in = due.map(|due| Duration::from_millis(due.since_ms(work.now())));
+                    let was_full = engine.running.available_permits() == 0;
                     let ended = (left == Left::Ended).then_some(work.record);
-                    return Ran { left, due_in, ended };
+                    return Ran { left, due_in, ended, was_full };
                 }
             }
         }
@@ -149,6 +196,9 @@ impl<App: Send + Sync + ?Sized + 'static> Work<App> {
             pending: Vec::new(),
             events: Vec::new(),
             why: String::new(),
+            taken_over: false,
+            place: None,
+            reserved: None,
             clock,
         }
     }
@@ -293,6 +343,7 @@ impl<App: Send + Sync + ?Sized + 'static> Work<App> {
     }
 
     fn log_parked(&self, reason: ParkReason, due_at: Option<StoreTime>) {
+        self.engine.metrics.parked(&self.record.name, reason);
         tracing::warn!(
             saga = self.record.name,
             number = self.number.0,
@@ -311,6 +362,12 @@ impl<App: Send + Sync + ?Sized + 'static> Work<App> {
         match self.change(event, outcome).await {
             Ok(_) => {
                 self.epoch = self.record.row.epoch;
+                tracing::info!(
+                    saga = self.record.name,
+                    number = self.number.0,
+                    cause = cause.as_str(),
+                    "what the saga did is undone"
+                );
                 Stop::Undo
             }
             Err(stop) => stop,
@@ -326,12 +383,13 @@ impl<App: Send + Sync + ?Sized + 'static> Work<App> {
         };
         self.change(RowEvent::End { epoch: self.epoch, retention_ms }, outcome.clone()).await?;
         self.record.outcome = outcome.or(self.record.outcome.take());
+        self.engine.metrics.ended(&self.record.name, self.record.row.status);
         Ok(Left::Ended)
     }
 
     /// A deadline or a cancellation still counts: from the pivot's begin on it is decided by what becomes of the pivot,
     /// and an undo goes on to its end.
-    fn may_still_be_undone(&self) -> bool {
+    pub(super) fn may_still_be_undone(&self) -> bool {
         !self.is_undoing() && self.history.pivot().is_none()
     }
 

@@ -16,9 +16,11 @@ use super::definition::{AnyDefinition, Definition, DefinitionError};
 use super::engine::{Engine, Waiter};
 use super::journal::{
     BODY_BYTES_MAX, Journal, Loaded, NewSaga, SIGNAL_ID_BYTES_MAX, SagaChange, SagaFilter, SagaNumber,
-    SagaRecord, SagaStarted, Signal, Signalled,
+    SagaRecord, SagaStarted, Signal, Signalled, TakenSaga,
 };
+use super::metrics::SagaMetrics;
 use super::options::SagaOptions;
+use super::protect::is_protected;
 use super::run::Left;
 use super::spec::{NAME_BYTES_MAX, is_name};
 use super::state::{ParkReason, RowAnswer, RowEvent, Status, UndoCause};
@@ -43,6 +45,7 @@ pub struct SagasBuilder<App: ?Sized> {
     definitions: BTreeMap<String, Arc<dyn AnyDefinition<App>>>,
     options: SagaOptions,
     spawner: Arc<dyn Spawn>,
+    metrics: Option<SagaMetrics>,
 }
 
 /// A definition that was registered: what starts its sagas.
@@ -72,6 +75,7 @@ impl<App: Send + Sync + 'static> SagasBuilder<App> {
             definitions: BTreeMap::new(),
             options: SagaOptions::default(),
             spawner: Arc::new(CurrentRuntime),
+            metrics: None,
         }
     }
 }
@@ -80,6 +84,12 @@ impl<App: Send + Sync + ?Sized + 'static> SagasBuilder<App> {
     /// Bounds of your own.
     pub fn options(mut self, options: SagaOptions) -> Self {
         self.options = options;
+        self
+    }
+
+    /// Counts in these metrics what happens in this process, and exports what the journal has.
+    pub fn observed_by(mut self, metrics: &SagaMetrics) -> Self {
+        self.metrics = Some(metrics.clone());
         self
     }
 
@@ -111,12 +121,12 @@ impl<App: Send + Sync + ?Sized + 'static> SagasBuilder<App> {
 
     /// Starts the worker of this process.
     pub fn start(self) -> Sagas<App> {
-        let Self { journal, app, definitions, mut options, spawner } = self;
+        let Self { journal, app, definitions, mut options, spawner, metrics } = self;
         let steps = definitions.values().flat_map(|definition| definition.steps());
         let longest = steps.map(|step| step.spec().timeout).max().unwrap_or_default();
         // A call has to fit into what is left of the lease, also when it was just not renewed.
         options.lease = options.lease.max((longest + options.lease_margin) * 2);
-        let engine = Arc::new(Engine::new(journal, app, definitions, options, spawner));
+        let engine = Arc::new(Engine::new(journal, app, definitions, options, spawner, metrics));
         engine.start();
         Sagas { engine }
     }
@@ -302,6 +312,7 @@ impl<App: Send + Sync + ?Sized + 'static> Sagas<App> {
         match started {
             SagaStarted::New { number, row, now } => {
                 point(AFTER_SAGA_START);
+                engine.metrics.started(&of.name);
                 let Some(worker) = worker else {
                     engine.woken.notify_one();
                     return Ok((number, None));
@@ -322,12 +333,16 @@ impl<App: Send + Sync + ?Sized + 'static> Sagas<App> {
                 let loaded = Loaded { record, entries: Vec::new(), signals: Vec::new(), now };
                 // Before it runs: its end is reported to who waits by then.
                 let waiter = engine.wait_for(number);
-                engine.begin(worker, number, row.epoch, permit, Some((loaded, Instant::now())));
+                let taken = TakenSaga { number, row, taken_over: false };
+                engine.begin(worker, taken, permit, Some((loaded, Instant::now())));
                 Ok((number, Some(waiter)))
             }
             SagaStarted::Existing(record) => match fingerprint.compare(&record.fingerprint) {
                 Comparison::Different => Err(SagaError::Mismatch),
-                _ => Ok((record.number, None)),
+                _ => {
+                    engine.metrics.suppressed();
+                    Ok((record.number, None))
+                }
             },
         }
     }
@@ -451,6 +466,13 @@ impl<App: Send + Sync + ?Sized + 'static> Sagas<App> {
 
 fn ended<Out: DeserializeOwned>(record: &SagaRecord) -> Result<SagaEnd<Out>, SagaError> {
     let outcome = record.outcome.as_ref();
+    if outcome.is_some_and(|outcome| is_protected(outcome)) {
+        return Err(SagaError::Value(format!(
+            "saga {} is {}, and what it ended in is sealed: this process does not have the key; open its journal with it",
+            record.number.0,
+            record.row.status.as_str()
+        )));
+    }
     match record.row.status {
         Status::Completed => {
             let result = outcome.map_or(&b"null"[..], Bytes::as_ref);

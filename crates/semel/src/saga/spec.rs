@@ -38,6 +38,10 @@ pub struct StepSpec {
     pub attempts_max: u32,
     /// Lookups that find out nothing, until a person has to.
     pub lookups_max: u32,
+    /// Calls of this kind of step at once in a process, its undo and its lookup included; `None`: half of
+    /// [`SagaOptions::running_max`](super::SagaOptions::running_max). More wait and take no place meanwhile, so that a
+    /// participant that hangs does not hold up other sagas.
+    pub concurrent_max: Option<u32>,
     /// Whether [`look_up`](super::SagaStep::look_up) finds out what happened.
     pub has_lookup: bool,
 }
@@ -60,6 +64,7 @@ impl StepSpec {
             safe_margin: Duration::from_secs(5),
             attempts_max: ATTEMPTS_MAX,
             lookups_max: 100,
+            concurrent_max: None,
             has_lookup: false,
         }
     }
@@ -97,6 +102,11 @@ impl StepSpec {
     /// Max attempts.
     pub fn attempts_max(self, attempts_max: u32) -> Self {
         Self { attempts_max: attempts_max.max(1), ..self }
+    }
+
+    /// Max calls of this kind of step at once in a process.
+    pub fn concurrent_max(self, concurrent_max: u32) -> Self {
+        Self { concurrent_max: Some(concurrent_max.max(1)), ..self }
     }
 
     /// What protects the undo, where that differs.

@@ -71,6 +71,14 @@ impl<App: Send + Sync + ?Sized + 'static> Work<App> {
             input: forward.input.clone(),
             limit: spec.timeout,
         };
+        let calls = matches!(next, Next::Attempt { .. } | Next::LookUp);
+        let permit = if calls { self.enter(&step.name) } else { None };
+        if calls && permit.is_none() {
+            return self.wait_to_enter(&step.name).await;
+        }
+        if matches!(next, Next::LookUp | Next::Park(..)) {
+            self.count_expired(step, undo);
+        }
         let (target, purpose) = match next {
             Next::Settled => return Ok(()),
             Next::Attempt { attempt, safe } => {
@@ -106,6 +114,7 @@ impl<App: Send + Sync + ?Sized + 'static> Work<App> {
             return Ok(());
         }
         let made = self.call(remote, target, purpose).await;
+        drop(permit);
         self.settle(made).await
     }
 }

@@ -10,7 +10,9 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
 use super::engine::Engine;
-use super::journal::SagaNumber;
+use super::journal::{DefinitionId, TakenSaga};
+use super::metrics::SAMPLE_EVERY;
+use super::protect::may_read_plain;
 use super::run::{LoadedAt, Ran, Work};
 use super::state::WorkerId;
 use crate::backoff::{Backoff, spread};
@@ -32,6 +34,9 @@ impl<App: Send + Sync + ?Sized + 'static> Engine<App> {
         self.spawn(Arc::clone(self).keep_lease());
         self.spawn(Arc::clone(self).take_sagas());
         self.spawn(Arc::clone(self).sweep());
+        if self.is_observed {
+            self.spawn(Arc::clone(self).sample());
+        }
     }
 
     /// Joins as a worker, and renews the lease; after a lost one as a new worker.
@@ -62,6 +67,7 @@ impl<App: Send + Sync + ?Sized + 'static> Engine<App> {
                 let left = self.journal.leave(worker);
                 let _ = tokio::time::timeout(self.options.journal_timeout, left).await;
             } else {
+                self.metrics.lease_lost();
                 tracing::warn!(worker = worker.0, "the worker's lease is lost; its sagas go on elsewhere");
             }
         }
@@ -92,7 +98,7 @@ impl<App: Send + Sync + ?Sized + 'static> Engine<App> {
 
     /// Takes what is due, as much as there is room for.
     async fn take_sagas(self: Arc<Self>) {
-        let definitions = self.definition_ids();
+        let definitions = self.definitions_with_steps();
         let mut reconciled = Instant::now();
         while !self.is_stopping() {
             let mut more = false;
@@ -101,25 +107,13 @@ impl<App: Send + Sync + ?Sized + 'static> Engine<App> {
                     reconciled = Instant::now();
                     self.adopt(worker).await;
                 }
-                // Reserved before the journal is asked: this process has no more sagas than it runs.
-                let room = self.running.available_permits().min(TAKE_MAX);
-                let reserved = Arc::clone(&self.running).try_acquire_many_owned(room as u32);
-                if let (1.., Ok(mut reserved)) = (room, reserved) {
-                    let _handing_over = self.handing_over.read().await;
-                    let taken = self.journal.take(worker, &definitions, room);
-                    match tokio::time::timeout(self.options.journal_timeout, taken).await {
-                        Ok(Ok(taken)) => {
-                            more = !taken.is_empty();
-                            for (number, row) in taken {
-                                self.begin(worker, number, row.epoch, reserved.split(1), None);
-                            }
-                        }
-                        failed => {
-                            self.in_doubt.store(true, Ordering::SeqCst);
-                            let error = failed.map(|failed| failed.err().map(|error| error.to_string()));
-                            tracing::warn!(?error, "could not take sagas that are due; trying again");
-                        }
-                    }
+                if let Some(why) = self.unreadable.get() {
+                    tracing::error!(
+                        why,
+                        "this process takes no sagas any more; restart it with the missing key"
+                    );
+                } else {
+                    more = self.take(worker, &definitions).await;
                 }
             }
             if !more {
@@ -136,6 +130,37 @@ impl<App: Send + Sync + ?Sized + 'static> Engine<App> {
         }
     }
 
+    /// Takes what is due and there is room for. Returns whether there may be more.
+    async fn take(
+        self: &Arc<Self>,
+        worker: WorkerId,
+        definitions: &[(DefinitionId, Vec<&'static str>)],
+    ) -> bool {
+        let wanted = definitions.iter().filter(|(_, steps)| !self.limits.are_full(steps));
+        let definitions: Vec<_> = wanted.map(|(definition, _)| definition.clone()).collect();
+        // Reserved before the journal is asked: this process has no more sagas than it runs.
+        let room = self.running.available_permits().min(TAKE_MAX);
+        let reserved = Arc::clone(&self.running).try_acquire_many_owned(room as u32);
+        let (1.., Ok(mut reserved), false) = (room, reserved, definitions.is_empty()) else { return false };
+        let _handing_over = self.handing_over.read().await;
+        let taken = self.journal.take_readable(worker, &definitions, room, Arc::new(may_read_plain));
+        match tokio::time::timeout(self.options.journal_timeout, taken).await {
+            Ok(Ok(taken)) => {
+                let more = !taken.is_empty();
+                for taken in taken {
+                    self.begin(worker, taken, reserved.split(1), None);
+                }
+                more
+            }
+            failed => {
+                self.in_doubt.store(true, Ordering::SeqCst);
+                let error = failed.map(|failed| failed.err().map(|error| error.to_string()));
+                tracing::warn!(?error, "could not take sagas that are due; trying again");
+                false
+            }
+        }
+    }
+
     /// Runs sagas that the journal says this worker has, and that run nowhere: the answer that gave them was lost.
     async fn adopt(self: &Arc<Self>, worker: WorkerId) {
         let _handing_over = self.handing_over.write().await;
@@ -147,7 +172,7 @@ impl<App: Send + Sync + ?Sized + 'static> Engine<App> {
         for (number, row) in owned {
             if !self.is_at_work(number) {
                 tracing::info!(number = number.0, "a saga of this worker was not running; it runs now");
-                self.begin(worker, number, row.epoch, None, None);
+                self.begin(worker, TakenSaga { number, row, taken_over: false }, None, None);
             }
         }
     }
@@ -156,11 +181,11 @@ impl<App: Send + Sync + ?Sized + 'static> Engine<App> {
     pub(super) fn begin(
         self: &Arc<Self>,
         worker: WorkerId,
-        number: SagaNumber,
-        epoch: u64,
+        taken: TakenSaga,
         permit: Option<OwnedSemaphorePermit>,
         started: Option<LoadedAt>,
     ) {
+        let number = taken.number;
         self.task_begins(number);
         let engine = Arc::clone(self);
         self.spawn(async move {
@@ -168,7 +193,8 @@ impl<App: Send + Sync + ?Sized + 'static> Engine<App> {
                 Some(permit) => Some(permit),
                 None => Arc::clone(&engine.running).acquire_owned().await.ok(),
             };
-            let work = Work::run(Arc::clone(&engine), worker, number, epoch, started);
+            let at_work = engine.metrics.at_work();
+            let work = Work::run(Arc::clone(&engine), worker, taken, started, permit);
             let work = AssertUnwindSafe(work).catch_unwind();
             let ran = tokio::select! {
                 // Its lease first: a task that slept too long must not go on.
@@ -179,18 +205,41 @@ impl<App: Send + Sync + ?Sized + 'static> Engine<App> {
                     Ran::LOST
                 }),
             };
-            let was_full = engine.running.available_permits() == 0;
-            drop(permit);
+            drop(at_work);
             engine.task_ends(number);
             if let Some(due_in) = ran.due_in {
                 engine.due_in(due_in);
             }
+            let was_full = ran.was_full;
             engine.left(number, ran);
             if was_full {
                 // There is room for another.
                 engine.woken.notify_one();
             }
         });
+    }
+
+    /// Reads what the journal has, for the metrics.
+    async fn sample(self: Arc<Self>) {
+        let mut stopped = self.stopped.subscribe();
+        while !self.is_stopped() {
+            let figures = self.journal.figures(millis(self.options.lease));
+            match tokio::time::timeout(self.options.journal_timeout, figures).await {
+                Ok(Ok(Some(figures))) => {
+                    let known = |of: &DefinitionId| {
+                        self.definitions.get(&of.name).is_some_and(|known| of.version <= known.version())
+                    };
+                    let overdue = figures.overdue.iter().filter(|(of, _)| !known(of));
+                    let no_definition = overdue.map(|(_, sagas)| sagas).sum();
+                    self.metrics.sampled(&figures, no_definition);
+                }
+                // It does not count.
+                Ok(Ok(None)) => return,
+                Ok(Err(error)) => tracing::warn!(%error, "could not count sagas; trying again later"),
+                Err(_) => tracing::warn!("could not count sagas: no answer from the journal in time"),
+            }
+            stop::pause(spread(SAMPLE_EVERY, 0.2), &mut stopped).await;
+        }
     }
 
     async fn sweep(self: Arc<Self>) {

@@ -17,6 +17,7 @@ pub(super) const NAMES: &[&str] = &[
     "an undo does not fence the forward key",
     "a cancelled saga ends as it is",
     "an atomic step does not look for its own result",
+    "a kind of step has no limit",
 ];
 
 /// The function the journal decides with.

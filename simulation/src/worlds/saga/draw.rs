@@ -31,6 +31,7 @@ fn settings(rng: &mut fastrand::Rng) -> Settings {
         poll_ms: pick(rng, &[200, 1_000]),
         running_max: pick(rng, &[1, 2, 100]) as usize,
         attempts_max: rng.u32(2..=6),
+        concurrent_max: (rng.u32(0..3) == 0).then(|| rng.u32(1..=2)),
     }
 }
 

@@ -24,6 +24,7 @@ const ENDS: &str = "every saga ends or is parked within a bound";
 const PARKED: &str = "a saga is parked for a reason";
 const ANSWER: &str = "the client gets what the journal has";
 const PUBLISHED: &str = "a saga publishes once if it completes, and nothing otherwise";
+const AT_ONCE: &str = "a process calls no more of one kind of step at once than it may";
 const SEEN: &str = "a signal that came in time is seen, and soon";
 
 /// How long after the last fault every saga has ended, or waits for a person.
@@ -50,6 +51,9 @@ pub(super) fn judge(
     published: &[Event],
     got: &[Option<Got>],
 ) -> Result<(), Violation> {
+    if let Some(calls) = network.ledger().too_many.take() {
+        return Err(Violation::new(AT_ONCE, calls));
+    }
     for (n, saga) in plan.sagas.iter().enumerate() {
         let judged = Judged { n, saga, network, entries: loaded[n].as_ref().map_or(&[], |one| &one.entries) };
         judged.safety(plan)?;

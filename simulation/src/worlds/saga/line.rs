@@ -8,9 +8,9 @@ use semel::IntentId;
 use semel::StoreTime;
 use semel::saga::memory::MemoryJournal;
 use semel::saga::{
-    Answering, AtomicEnd, AtomicWork, DefinitionId, Journal, Loaded, NewEntry, NewSaga, RowAnswer,
+    Answering, AtomicEnd, AtomicWork, DefinitionId, Journal, Loaded, MayRead, NewEntry, NewSaga, RowAnswer,
     SagaChange, SagaChanged, SagaFilter, SagaNumber, SagaRecord, SagaRow, SagaStarted, Signal, Signalled,
-    WorkerId,
+    TakenSaga, WorkerId,
 };
 use semel::store::{ErrorKind, Fate, StoreError};
 
@@ -193,9 +193,19 @@ impl Journal for Line {
         definitions: &'a [DefinitionId],
         limit: usize,
     ) -> Answering<'a, Vec<(SagaNumber, SagaRow)>> {
+        Box::pin(self.pass(async move { self.journal.take(worker, definitions, limit).await }))
+    }
+
+    fn take_readable<'a>(
+        &'a self,
+        worker: WorkerId,
+        definitions: &'a [DefinitionId],
+        limit: usize,
+        may_read: Arc<MayRead>,
+    ) -> Answering<'a, Vec<TakenSaga>> {
         Box::pin(self.pass(async move {
-            let taken = self.journal.take(worker, definitions, limit).await?;
-            for (number, row) in &taken {
+            let taken = self.journal.take_readable(worker, definitions, limit, may_read).await?;
+            for TakenSaga { number, row, .. } in &taken {
                 self.network.stage.count("sagas taken", 1);
                 self.network.stage.trace(format_args!(
                     "worker {} ({}) takes saga {} in epoch {}",

@@ -40,6 +40,25 @@ pub(super) struct Ledger {
     /// Rows of atomic steps that were noted.
     rows: usize,
     calls: BTreeMap<OpName, usize>,
+    /// Calls under way, by process and step.
+    under_way: BTreeMap<(usize, &'static str), u32>,
+    /// More of them than a process may have at once.
+    pub(super) too_many: Option<String>,
+}
+
+/// A call is under way until this is dropped.
+pub(super) struct UnderWay {
+    network: Network,
+    step: &'static str,
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        let of = (self.network.process, self.step);
+        if let Some(calls) = self.network.ledger().under_way.get_mut(&of) {
+            *calls -= 1;
+        }
+    }
 }
 
 #[derive(Clone)]
@@ -47,11 +66,33 @@ pub(super) struct Network {
     pub(super) stage: Stage,
     pub(super) plan: Arc<Plan>,
     ledger: Arc<Mutex<Ledger>>,
+    /// Whose calls go through it: each start of a process is another one.
+    process: usize,
 }
 
 impl Network {
     pub(super) fn new(stage: Stage, plan: Arc<Plan>) -> Self {
-        Self { stage, plan, ledger: Arc::default() }
+        Self { stage, plan, ledger: Arc::default(), process: 0 }
+    }
+
+    /// The same for another process.
+    pub(super) fn of_process(&self, process: usize) -> Self {
+        Self { process, ..self.clone() }
+    }
+
+    /// A call of a step, of its undo or of its lookup begins.
+    pub(super) fn begin(&self, step: &'static str) -> UnderWay {
+        let mut ledger = self.ledger();
+        let calls = ledger.under_way.entry((self.process, step)).or_default();
+        *calls += 1;
+        let calls = *calls;
+        if self.plan.settings.concurrent_max.is_some_and(|max| calls > max) {
+            ledger
+                .too_many
+                .get_or_insert_with(|| format!("{calls} calls of {step} in process {}", self.process));
+        }
+        drop(ledger);
+        UnderWay { network: self.clone(), step }
     }
 
     pub(super) fn ledger(&self) -> MutexGuard<'_, Ledger> {

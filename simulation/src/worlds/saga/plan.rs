@@ -38,6 +38,9 @@ pub struct Settings {
     pub running_max: usize,
     /// Max attempts of a step.
     pub attempts_max: u32,
+    /// Calls of one kind of step at once in a process.
+    #[serde(default)]
+    pub concurrent_max: Option<u32>,
 }
 
 /// One saga.

@@ -1,6 +1,7 @@
 //! Plays a plan.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use semel::guard::Spawn;
@@ -45,6 +46,8 @@ struct Fleet {
     network: Network,
     journal: MemoryJournal,
     running: std::sync::Mutex<Vec<Option<Arc<Running>>>>,
+    /// Processes started until now.
+    starts: AtomicUsize,
 }
 
 pub(super) async fn play(plan: &Plan, stage: &Stage) -> Result<(), Violation> {
@@ -61,6 +64,7 @@ pub(super) async fn play(plan: &Plan, stage: &Stage) -> Result<(), Violation> {
         network,
         journal,
         running: std::sync::Mutex::new((0..plan.settings.workers).map(|_| None).collect()),
+        starts: AtomicUsize::new(0),
     });
     for worker in 0..plan.settings.workers {
         fleet.start(worker);
@@ -116,8 +120,8 @@ impl Fleet {
         options.poll_interval = Duration::from_millis(settings.poll_ms);
         options.journal_timeout = Duration::from_secs(1);
         options.wait = CLIENT_WAITS;
-        let mut builder =
-            SagasBuilder::new(line, self.network.clone()).options(options).spawner(process.clone());
+        let network = self.network.of_process(self.starts.fetch_add(1, Ordering::Relaxed));
+        let mut builder = SagasBuilder::new(line, network).options(options).spawner(process.clone());
         let definitions = (0..self.plan.sagas.len()).map(|saga| steps::definition(&self.network, saga));
         let registered = definitions.map(|definition| builder.register(definition));
         let registered: Vec<_> = registered.map(|one| one.expect("the names are valid")).collect();

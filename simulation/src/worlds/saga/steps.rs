@@ -42,6 +42,10 @@ impl<U> Planned<U> {
         if plan.lookup && !plan.atomic {
             spec = spec.with_lookup();
         }
+        let limit = settings.concurrent_max.filter(|_| !network.stage.has("a kind of step has no limit"));
+        if let Some(max) = limit {
+            spec = spec.concurrent_max(max);
+        }
         Self { saga, name, plan: plan.clone(), spec, undo: std::marker::PhantomData }
     }
 
@@ -99,15 +103,18 @@ macro_rules! planned {
 
         impl SagaStep<Network> for Planned<$undo> {
             async fn run(&self, at: At<'_, Network>, _input: &u32) -> StepResult<u32> {
+                let _under_way = at.app.begin(self.name);
                 at.app.call((self.saga, self.name.to_owned()), &self.key(&at), &self.plan).await
             }
 
             async fn undo(&self, at: At<'_, Network>, _input: &u32, _result: Option<u32>) -> StepResult<()> {
+                let _under_way = at.app.begin(self.name);
                 at.app.fence(at.forward_key());
                 at.app.call((self.saga, format!("{}/undo", self.name)), at.key(), &self.plan).await.map(drop)
             }
 
             async fn look_up(&self, at: At<'_, Network>, _input: &u32) -> LookedUp<u32> {
+                let _under_way = at.app.begin(self.name);
                 at.app.look_up((self.saga, self.name.to_owned())).await
             }
         }

@@ -6,16 +6,19 @@
 //! | `coalesce` | combines what many sagas write into transactions |
 //! | `batch` | one such transaction |
 //! | `operations`, `statements` | what is done in one transaction, over any driver, and its SQL |
+//! | `figures` | how many sagas there are, and whether those that were taken can be read |
 //! | `row` | between the tables and the types |
 
 use std::fmt;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use super::entry::NewEntry;
 use super::journal::{
-    Answering, AtomicEnd, AtomicWork, DefinitionId, Journal, Loaded, NewSaga, SagaChange, SagaChanged,
-    SagaFilter, SagaNumber, SagaRecord, SagaStarted, Signal, Signalled, check_size,
+    Answering, AtomicEnd, AtomicWork, DefinitionId, Journal, Loaded, MayRead, NewSaga, SagaChange,
+    SagaChanged, SagaFigures, SagaFilter, SagaNumber, SagaRecord, SagaStarted, Signal, Signalled, TakenSaga,
+    check_size,
 };
+use super::protect::may_read_plain;
 #[cfg(feature = "fault-injection")]
 use super::state::RowDecider;
 use super::state::{SagaRow, WorkerId, step};
@@ -34,6 +37,7 @@ use self::coalesce::{Coalescer, LANES};
 
 mod batch;
 mod coalesce;
+mod figures;
 mod operations;
 mod row;
 mod statements;
@@ -201,12 +205,39 @@ impl Journal for SqlJournal {
         definitions: &'a [DefinitionId],
         limit: usize,
     ) -> Answering<'a, Vec<(SagaNumber, SagaRow)>> {
+        Box::pin(async move {
+            let taken = self.take_readable(worker, definitions, limit, Arc::new(may_read_plain)).await?;
+            Ok(taken.into_iter().map(|taken| (taken.number, taken.row)).collect())
+        })
+    }
+
+    fn take_readable<'a>(
+        &'a self,
+        worker: WorkerId,
+        definitions: &'a [DefinitionId],
+        limit: usize,
+        may_read: Arc<MayRead>,
+    ) -> Answering<'a, Vec<TakenSaga>> {
         let definitions = definitions.to_vec();
         Box::pin(async move {
             // In a commit of its own: a worker that is ended cannot be renewed any more.
             self.database.run(|tx| Box::pin(operations::end_lapsed(tx))).await?;
-            self.database.run(move |tx| Box::pin(operations::take(tx, worker, definitions, limit))).await
+            let refused = Arc::new(Mutex::new(None));
+            let why = Arc::clone(&refused);
+            let taken = self
+                .database
+                .run(move |tx| {
+                    Box::pin(figures::take_readable(tx, worker, definitions, limit, may_read, why))
+                })
+                .await;
+            // Rolled back as a whole.
+            let refused = refused.lock().unwrap_or_else(PoisonError::into_inner).take();
+            refused.map_or(taken, Err)
         })
+    }
+
+    fn figures(&self, overdue_ms: u64) -> Answering<'_, Option<SagaFigures>> {
+        self.run(move |tx| Box::pin(async move { figures::figures(tx, overdue_ms).await.map(Some) }))
     }
 
     fn owned(&self, worker: WorkerId) -> Answering<'_, Vec<(SagaNumber, SagaRow)>> {

@@ -15,7 +15,7 @@ use crate::outbox::{AppendError, Duplicates, append_all_tx};
 use crate::saga::entry::{Entry, NewEntry};
 use crate::saga::journal::{
     AtomicEnd, AtomicWork, DefinitionId, Loaded, NewSaga, SIGNALS_MAX, SagaChange, SagaChanged, SagaFilter,
-    SagaNumber, SagaRecord, SagaStarted, Signal, Signalled, check_written,
+    SagaNumber, SagaRecord, SagaStarted, Signal, Signalled, TakenSaga, check_written,
 };
 use crate::saga::state::{RowAnswer, RowDecider, RowEvent, SagaRow, WorkerId, step};
 use crate::saga::step::{StepError, StepResult};
@@ -23,7 +23,7 @@ use crate::saga::step_tx::{StepTx, StepTxKind};
 use crate::store::encoding::{MS_MAX, number};
 use crate::tx::driver::{Dialect, DriverError, DriverErrorKind, Value};
 
-type Done<T> = Result<T, DriverError>;
+pub(super) type Done<T> = Result<T, DriverError>;
 
 pub(super) async fn version(tx: &mut OwnTx<'_, '_>) -> Done<i64> {
     let rows = tx.run(&sql::VERSION, Vec::new()).await?;
@@ -289,7 +289,7 @@ pub(super) async fn take(
     worker: WorkerId,
     definitions: Vec<DefinitionId>,
     limit: usize,
-) -> Done<Vec<(SagaNumber, SagaRow)>> {
+) -> Done<Vec<TakenSaga>> {
     if is_alive(tx, worker).await?.is_none() {
         return Ok(Vec::new());
     }
@@ -322,7 +322,7 @@ pub(super) async fn take(
         let decided = step(&before, &RowEvent::Take { worker, orphaned }, now);
         if let (RowAnswer::Done, Some(after)) = (decided.answer, decided.row) {
             put(tx, saga, &after, Value::Bytes(None)).await?;
-            taken.push((saga, after));
+            taken.push(TakenSaga { number: saga, row: after, taken_over: orphaned });
         }
     }
     Ok(taken)

@@ -43,7 +43,7 @@ CREATE TABLE semel_saga (
 CREATE INDEX semel_saga_due ON semel_saga (name, due_at) WHERE worker IS NULL AND due_at IS NOT NULL;
 CREATE INDEX semel_saga_worked ON semel_saga (worker) WHERE worker IS NOT NULL;
 CREATE INDEX semel_saga_expires ON semel_saga (expires_at) WHERE expires_at IS NOT NULL;
-CREATE INDEX semel_saga_parked ON semel_saga (n) WHERE status = 3;
+CREATE INDEX semel_saga_open ON semel_saga (status, n) WHERE status < 4;
 
 -- The journal: insert only.
 CREATE TABLE semel_saga_entry (

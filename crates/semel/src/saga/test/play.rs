@@ -201,7 +201,7 @@ impl<App: Send + Sync + 'static> Setup<App> {
         let definition: Arc<dyn AnyDefinition<App>> = Arc::new(watched);
         let definitions = [(self.definition.name().to_owned(), definition)].into();
         let app = Arc::clone(&played.app);
-        let engine = Engine::new(Arc::new(journal), app, definitions, options, Arc::new(process));
+        let engine = Engine::new(Arc::new(journal), app, definitions, options, Arc::new(process), None);
         Arc::new(engine).start();
     }
 }

@@ -1,8 +1,6 @@
 //! Compression of outcomes (zstd).
 
-use super::envelope::{Protection, corrupt};
-use crate::intent::identity::IntentId;
-use crate::store::StoreError;
+use super::envelope::{Protection, Unreadable};
 
 /// Fast, and close to the best ratio for JSON.
 const LEVEL: i32 = 3;
@@ -28,16 +26,17 @@ pub(super) fn compress(plain: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// The inverse. Never expands a frame beyond the length stored with it, nor beyond `bytes_max` (decompression bomb).
-pub(super) fn decompress(id: &IntentId, compressed: &[u8], bytes_max: usize) -> Result<Vec<u8>, StoreError> {
-    let (len, frame) = compressed.split_first_chunk::<4>().ok_or_else(|| corrupt(id, "it is truncated"))?;
+pub(super) fn decompress(compressed: &[u8], bytes_max: usize) -> Result<Vec<u8>, Unreadable> {
+    let (len, frame) =
+        compressed.split_first_chunk::<4>().ok_or_else(|| Unreadable::corrupt("it is truncated"))?;
     let len = u32::from_be_bytes(*len) as usize;
     if len > bytes_max {
-        return Err(corrupt(id, "its stored length is more than an outcome may have"));
+        return Err(Unreadable::corrupt("its stored length is more than may be stored"));
     }
-    let plain = zstd::bulk::decompress(frame, len)
-        .map_err(|error| corrupt(id, "it does not decompress to its stored length").with_source(error))?;
+    let wrong = || Unreadable::corrupt("it does not decompress to its stored length");
+    let plain = zstd::bulk::decompress(frame, len).map_err(|error| wrong().with_source(error))?;
     if plain.len() != len {
-        return Err(corrupt(id, "it does not decompress to its stored length"));
+        return Err(wrong());
     }
     Ok(plain)
 }
@@ -49,28 +48,26 @@ mod tests {
 
     #[test]
     fn a_bomb_is_refused_in_bounded_memory() {
-        let id = IntentId::from_bytes([1; 32]);
         let huge = vec![0u8; 64 << 20];
         let frame = zstd::bulk::compress(&huge, LEVEL).unwrap();
         drop(huge);
         assert!(frame.len() < 10_000, "{}", frame.len());
         for said in [0u32, 1, 1 << 20, 64 << 20, u32::MAX] {
             let bomb = [&said.to_be_bytes()[..], &frame].concat();
-            let error = decompress(&id, &bomb, 4 << 20).unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::Corrupt, "{said}");
+            let error = decompress(&bomb, 4 << 20).unwrap_err();
+            assert_eq!(error.kind, ErrorKind::Corrupt, "{said}");
         }
         for len in 0..8 {
-            assert!(decompress(&id, &frame[..len], 4 << 20).is_err());
+            assert!(decompress(&frame[..len], 4 << 20).is_err());
         }
     }
 
     #[test]
     fn what_is_squeezed_comes_back_and_noise_is_left_alone() {
-        let id = IntentId::from_bytes([1; 32]);
         let text = b"{\"amount\":4200}".repeat(100);
         let compressed = compress(&text).unwrap();
         assert!(compressed.len() < text.len() / 10);
-        assert_eq!(decompress(&id, &compressed, 4 << 20).unwrap(), text);
+        assert_eq!(decompress(&compressed, 4 << 20).unwrap(), text);
         assert!(compress(&[7, 93, 1, 200]).is_none());
     }
 }

@@ -31,7 +31,8 @@ pub struct Protection {
 
 /// What a seal is bound to besides its key: the associated data.
 pub(super) struct Bound {
-    id: IntentId,
+    /// The intent, or a digest that says where in it.
+    place: [u8; 32],
     flags: u8,
     code: u16,
 }
@@ -42,7 +43,7 @@ impl Bound {
     pub(super) fn bytes(&self, key_id: &str) -> Vec<u8> {
         let mut bound = Vec::with_capacity(64 + key_id.len());
         bound.extend_from_slice(b"semel.protect");
-        bound.extend_from_slice(self.id.as_bytes());
+        bound.extend_from_slice(&self.place);
         bound.extend_from_slice(&[VERSION, self.flags]);
         bound.extend_from_slice(&self.code.to_be_bytes());
         bound.extend_from_slice(key_id.as_bytes());
@@ -75,23 +76,73 @@ impl Protection {
             return Ok(outcome);
         }
         let code = outcome.code;
-        let plain = outcome.encode();
-        let compressed = if long_enough { compress::compress(&plain) } else { None };
+        Ok(match self.wrap(*id.as_bytes(), code, &outcome.encode())? {
+            Some(envelope) => Outcome { code, headers: Headers::NONE, body: Body::Sealed(envelope) },
+            None => outcome,
+        })
+    }
+
+    /// The envelope of these bytes; `None`: they are stored as they are. `place` is what a seal is bound to.
+    pub(crate) fn wrap(&self, place: [u8; 32], code: u16, plain: &[u8]) -> Result<Option<Bytes>, StoreError> {
+        let long_enough = self.compress_above.is_some_and(|above| plain.len() > above);
+        let compressed = if long_enough { compress::compress(plain) } else { None };
         let flags = if compressed.is_some() { COMPRESSED } else { 0 };
         let mut envelope = BytesMut::new();
         match (&self.ring, compressed) {
             (Some(ring), compressed) => {
-                let bound = Bound { id: *id, flags: flags | SEALED, code };
+                let bound = Bound { place, flags: flags | SEALED, code };
                 envelope.put_slice(&[VERSION, flags | SEALED]);
-                ring.seal(&bound, compressed.as_deref().unwrap_or(&plain), &mut envelope)?;
+                ring.seal(&bound, compressed.as_deref().unwrap_or(plain), &mut envelope)?;
             }
             (None, Some(compressed)) => {
                 envelope.put_slice(&[VERSION, flags]);
                 envelope.put_slice(&compressed);
             }
-            (None, None) => return Ok(outcome),
+            (None, None) => return Ok(None),
         }
-        Ok(Outcome { code, headers: Headers::NONE, body: Body::Sealed(envelope.freeze()) })
+        Ok(Some(envelope.freeze()))
+    }
+
+    /// What is in an envelope, of at most so many bytes.
+    pub(crate) fn unwrap(
+        &self,
+        place: [u8; 32],
+        code: u16,
+        envelope: &[u8],
+        bytes_max: usize,
+    ) -> Result<Bytes, Unreadable> {
+        const UNKNOWN: &str = "its envelope has an unknown format; was it written by a newer semel?";
+        let [VERSION, flags, sealed @ ..] = envelope else { return Err(Unreadable::corrupt(UNKNOWN)) };
+        if flags & !(COMPRESSED | SEALED) != 0 || *flags == 0 {
+            return Err(Unreadable::corrupt(UNKNOWN));
+        }
+        if self.refuse_plain && flags & SEALED == 0 {
+            return Err(plain_refused());
+        }
+        let opened;
+        let payload = if flags & SEALED == 0 {
+            sealed
+        } else {
+            opened = Ring::open(self.ring.as_ref(), &Bound { place, flags: *flags, code }, sealed)?;
+            &opened
+        };
+        Ok(if flags & COMPRESSED == 0 {
+            Bytes::copy_from_slice(payload)
+        } else {
+            compress::decompress(payload, bytes_max)?.into()
+        })
+    }
+
+    /// Whether only sealed values are accepted.
+    #[cfg_attr(not(feature = "saga"), allow(dead_code))]
+    pub(crate) fn check_plain(&self) -> Result<(), Unreadable> {
+        if self.refuse_plain { Err(plain_refused()) } else { Ok(()) }
+    }
+
+    /// Whether a value that was sealed with the key of this id can be read.
+    #[cfg_attr(not(feature = "saga"), allow(dead_code))]
+    pub(crate) fn has_key(&self, id: &[u8]) -> bool {
+        self.ring.as_ref().is_some_and(|ring| ring.has(id))
     }
 
     /// The original outcome, from what is stored for that intent.
@@ -106,36 +157,16 @@ impl Protection {
         part: &IntentId,
         stored: Outcome,
     ) -> Result<Outcome, StoreError> {
-        let Body::Sealed(envelope) = &stored.body else {
-            return if self.refuse_plain { Err(plain_refused(id)) } else { Ok(stored) };
+        let read = |stored: Outcome| -> Result<Outcome, Unreadable> {
+            let Body::Sealed(envelope) = &stored.body else { return self.check_plain().map(|()| stored) };
+            let plain = self.unwrap(*part.as_bytes(), stored.code, envelope, OUTCOME_BYTES_MAX)?;
+            let outcome = Outcome::decode(plain).map_err(|error| Unreadable::corrupt(error.to_string()))?;
+            if outcome.code != stored.code || matches!(outcome.body, Body::Sealed(_)) {
+                return Err(Unreadable::corrupt("its content does not match its envelope"));
+            }
+            Ok(outcome)
         };
-        let [VERSION, flags, sealed @ ..] = &envelope[..] else {
-            return Err(corrupt(id, "its envelope has an unknown format; was it written by a newer semel?"));
-        };
-        if flags & !(COMPRESSED | SEALED) != 0 || *flags == 0 {
-            return Err(corrupt(id, "its envelope has an unknown format; was it written by a newer semel?"));
-        }
-        if self.refuse_plain && flags & SEALED == 0 {
-            return Err(plain_refused(id));
-        }
-        let opened;
-        let payload = if flags & SEALED == 0 {
-            sealed
-        } else {
-            let bound = Bound { id: *part, flags: *flags, code: stored.code };
-            opened = Ring::open(self.ring.as_ref(), id, &bound, sealed)?;
-            &opened
-        };
-        let plain = if flags & COMPRESSED == 0 {
-            Bytes::copy_from_slice(payload)
-        } else {
-            compress::decompress(id, payload, OUTCOME_BYTES_MAX)?.into()
-        };
-        let outcome = Outcome::decode(plain).map_err(|error| corrupt(id, &error.to_string()))?;
-        if outcome.code != stored.code || matches!(outcome.body, Body::Sealed(_)) {
-            return Err(corrupt(id, "its content does not match its envelope"));
-        }
-        Ok(outcome)
+        read(stored).map_err(|unreadable| unreadable.outcome_of(id))
     }
 
     /// As [`reveal`](Self::reveal), for display: an outcome that cannot be opened stays sealed.
@@ -147,19 +178,48 @@ impl Protection {
     }
 }
 
-fn plain_refused(id: &IntentId) -> StoreError {
-    corrupt(id, "it is not sealed, and this store accepts only sealed outcomes")
+fn plain_refused() -> Unreadable {
+    Unreadable::corrupt("it is not sealed, and only sealed values are accepted here")
 }
 
-/// Nothing was changed, and nothing may be concluded from data that cannot be read.
-pub(super) fn corrupt(id: &IntentId, why: &str) -> StoreError {
-    let message = format!(
-        "the outcome of intent {id} cannot be read: {why}. It is kept unchanged; inspect it with `semel show {id}`"
-    );
-    StoreError::new(ErrorKind::Corrupt, Fate::NotApplied, message)
+/// Why something that is stored cannot be read. Nothing was changed, and nothing may be concluded from it.
+#[derive(Debug)]
+pub(crate) struct Unreadable {
+    pub(crate) kind: ErrorKind,
+    pub(crate) why: String,
+    source: Option<Box<dyn std::error::Error + Send + Sync>>,
 }
 
-pub(super) fn misconfigured(id: &IntentId, why: &str) -> StoreError {
-    let message = format!("the outcome of intent {id} cannot be read: {why}");
-    StoreError::new(ErrorKind::Misconfigured, Fate::NotApplied, message)
+impl Unreadable {
+    pub(super) fn corrupt(why: impl Into<String>) -> Self {
+        Self { kind: ErrorKind::Corrupt, why: why.into(), source: None }
+    }
+
+    /// A key or a feature is missing.
+    pub(super) fn misconfigured(why: impl Into<String>) -> Self {
+        Self { kind: ErrorKind::Misconfigured, why: why.into(), source: None }
+    }
+
+    #[cfg_attr(not(feature = "zstd"), allow(dead_code))]
+    pub(super) fn with_source(self, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        Self { source: Some(source.into()), ..self }
+    }
+
+    /// As an error about this.
+    pub(crate) fn about(self, what: &str, then: &str) -> StoreError {
+        let message = format!("{what} cannot be read: {}{then}", self.why);
+        let error = StoreError::new(self.kind, Fate::NotApplied, message);
+        match self.source {
+            Some(source) => error.with_source(source),
+            None => error,
+        }
+    }
+
+    fn outcome_of(self, id: &IntentId) -> StoreError {
+        let then = match self.kind {
+            ErrorKind::Corrupt => format!(". It is kept unchanged; inspect it with `semel show {id}`"),
+            _ => String::new(),
+        };
+        self.about(&format!("the outcome of intent {id}"), &then)
+    }
 }

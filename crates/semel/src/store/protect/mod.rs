@@ -42,6 +42,8 @@ mod seal;
 mod seal;
 
 pub use envelope::Protection;
+#[cfg(feature = "saga")]
+pub(crate) use envelope::Unreadable;
 pub use protected_store::Protected;
 #[cfg(feature = "seal")]
 pub use seal::{Keys, SealKey, SealKeyError};

@@ -7,8 +7,7 @@ use bytes::{BufMut, BytesMut};
 use chacha20poly1305::aead::{Aead, KeyInit, Payload};
 use chacha20poly1305::{XChaCha20Poly1305, XNonce};
 
-use super::envelope::{Bound, Protection, corrupt, misconfigured};
-use crate::intent::identity::IntentId;
+use super::envelope::{Bound, Protection, Unreadable};
 use crate::store::{ErrorKind, Fate, StoreError};
 
 /// Longest id of a key, in bytes.
@@ -168,7 +167,7 @@ impl Ring {
     /// Appends key id, nonce and ciphertext.
     pub(super) fn seal(&self, bound: &Bound, plain: &[u8], out: &mut BytesMut) -> Result<(), StoreError> {
         let failed = |why: &str| {
-            let message = format!("the outcome could not be encrypted: {why}");
+            let message = format!("what is to be stored could not be encrypted: {why}");
             StoreError::new(ErrorKind::Unavailable, Fate::NotApplied, message)
         };
         let key = self.0.first().ok_or_else(|| failed("there is no key"))?;
@@ -185,33 +184,32 @@ impl Ring {
         Ok(())
     }
 
-    pub(super) fn open(
-        ring: Option<&Self>,
-        id: &IntentId,
-        bound: &Bound,
-        sealed: &[u8],
-    ) -> Result<Vec<u8>, StoreError> {
-        let short = || corrupt(id, "it is truncated");
+    /// Whether the key of this id is here.
+    pub(super) fn has(&self, id: &[u8]) -> bool {
+        self.0.iter().any(|key| key.id.as_bytes() == id)
+    }
+
+    pub(super) fn open(ring: Option<&Self>, bound: &Bound, sealed: &[u8]) -> Result<Vec<u8>, Unreadable> {
+        let short = || Unreadable::corrupt("it is truncated");
         let (len, rest) = sealed.split_first().ok_or_else(short)?;
         let (key_id, rest) = rest.split_at_checked(usize::from(*len)).ok_or_else(short)?;
         let (nonce, sealed) = rest.split_first_chunk::<NONCE_BYTES>().ok_or_else(short)?;
         let shown = String::from_utf8_lossy(key_id);
         let Some(ring) = ring else {
             let why = format!("it is sealed with the key {shown:?}, and no keys are configured");
-            return Err(misconfigured(id, &why));
+            return Err(Unreadable::misconfigured(why));
         };
         let Some(key) = ring.0.iter().find(|key| key.id.as_bytes() == key_id) else {
             let why = format!("it is sealed with the key {shown:?}, which is not configured; add it");
-            return Err(misconfigured(id, &why));
+            return Err(Unreadable::misconfigured(why));
         };
         let aad = bound.bytes(&key.id);
         let opened = key.cipher.decrypt(&XNonce::from(*nonce), Payload { msg: sealed, aad: &aad });
         opened.map_err(|_| {
-            let why = format!(
-                "its seal is broken: it was changed, belongs to another intent, or the id {shown:?} was reused for \
-                 another key"
-            );
-            corrupt(id, &why)
+            Unreadable::corrupt(format!(
+                "its seal is broken: it was changed, belongs to another intent or another part of it, or the id \
+                 {shown:?} was reused for another key"
+            ))
         })
     }
 }

@@ -2,8 +2,7 @@
 
 use bytes::BytesMut;
 
-use super::envelope::{Bound, misconfigured};
-use crate::intent::identity::IntentId;
+use super::envelope::{Bound, Unreadable};
 use crate::store::StoreError;
 
 /// Has no value: this build has no keys.
@@ -15,15 +14,13 @@ impl Ring {
         match *self {}
     }
 
-    pub(super) fn open(
-        _: Option<&Self>,
-        id: &IntentId,
-        bound: &Bound,
-        _: &[u8],
-    ) -> Result<Vec<u8>, StoreError> {
+    pub(super) fn has(&self, _: &[u8]) -> bool {
+        match *self {}
+    }
+
+    pub(super) fn open(_: Option<&Self>, bound: &Bound, _: &[u8]) -> Result<Vec<u8>, Unreadable> {
         let _ = bound.bytes("");
-        Err(misconfigured(
-            id,
+        Err(Unreadable::misconfigured(
             "it is encrypted, and this build has no encryption; build with the feature `seal`",
         ))
     }

@@ -12,6 +12,10 @@ mod doubt;
 mod everywhere;
 mod forward;
 mod journal;
+mod limits;
+mod observed;
+#[cfg(feature = "seal")]
+mod protect;
 #[cfg(all(feature = "macros", feature = "saga-test"))]
 mod replay;
 mod shop;
