@@ -207,7 +207,8 @@ impl Ledger {
             effects.push(Landed { at: self.stage.elapsed(), guarded: call.guarded, body: body.clone() });
             Ok(body)
         };
-        if pages.remembered.insert(call.name.clone(), (now, answer.clone())).is_some() {
+        let known = pages.remembered.insert(call.name.clone(), (now, answer.clone())).is_some();
+        if known && call.effect == Effect::Keyed {
             self.stage.trace(format_args!("key {}: the downstream had forgotten the call", call.key));
             self.stage.count("keys forgotten", 1);
         }
