@@ -33,6 +33,12 @@ impl Advice {
             None => "forever".to_owned(),
         };
         let (advice, commands) = match state(record, now) {
+            State::Uncertain if record.head.is_guard_expired(now, 0) => (
+                "The other side may have forgotten the key by now, so running it again might do it twice.\n\
+                 Look it up where the effect would be, then record what you found:"
+                    .to_owned(),
+                decisions(),
+            ),
             State::Uncertain => (
                 "It is unknown whether it happened, so it is not run again.\n\
                  Look it up where the effect would be, then record what you found:"

@@ -113,6 +113,9 @@ pub(crate) struct Ls {
     /// Only intents that have been in their state for at least this long: 30s, 5m, 2h, 7d
     #[arg(long, value_name = "DURATION", value_parser = parse_ms)]
     pub(crate) older_than: Option<u64>,
+    /// Only unfinished intents whose key the other side may forget within this time, or may have forgotten: 30m, 1h
+    #[arg(long, value_name = "DURATION", value_parser = parse_ms)]
+    pub(crate) expiring: Option<u64>,
     /// List at most this many
     #[arg(long, value_name = "N", default_value_t = 50,
           value_parser = clap::value_parser!(u64).range(1..=PAGE_RECORDS_MAX as u64))]

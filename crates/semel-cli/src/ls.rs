@@ -30,7 +30,8 @@ pub(crate) async fn run(store: &AnyStore, args: &Ls, json: bool) -> Result<(), F
         ("KEY", Side::Left),
         ("AGE", Side::Right),
         ("ATTEMPTS", Side::Right),
-        ("CODE", Side::Right),
+        // What matters of an intent whose key is forgotten soon: when. It rarely has an outcome.
+        (if args.expiring.is_some() { "KEY LEFT" } else { "CODE" }, Side::Right),
     ]);
     let mut listed = 0;
     loop {
@@ -41,7 +42,7 @@ pub(crate) async fn run(store: &AnyStore, args: &Ls, json: bool) -> Result<(), F
             stdout::json(&page_view(page, args.show_keys))?;
         } else if listed > 0 {
             for record in &page.records {
-                table.row(row(record, &page, args.show_keys));
+                table.row(row(record, &page, args));
             }
             stdout::text(&table.take())?;
         }
@@ -71,6 +72,7 @@ fn filter(args: &Ls) -> Result<Filter, Failed> {
         operation: args.operation.clone(),
         tenant,
         older_than_ms: args.older_than,
+        expiring_within_ms: args.expiring,
         after: args.after.clone(),
         limit: if args.all { PAGE_RECORDS_MAX } else { args.limit as usize },
     })
@@ -81,7 +83,7 @@ fn page_view(page: Page, show_keys: bool) -> PageView {
     PageView { records: page.records.iter().map(view).collect(), next: page.next }
 }
 
-fn row(record: &Record, page: &Page, show_keys: bool) -> [String; 8] {
+fn row(record: &Record, page: &Page, args: &Ls) -> [String; 8] {
     let intent = &record.intent;
     let or_dash = |text: &str| if text.is_empty() { "-".to_owned() } else { printable(text) };
     let key = intent.key();
@@ -90,9 +92,13 @@ fn row(record: &Record, page: &Page, show_keys: bool) -> [String; 8] {
         state(record, page.now).as_str().to_owned(),
         intent.operation().as_str().to_owned(),
         or_dash(intent.scope().as_str()),
-        if show_keys { key.as_str().to_owned() } else { format!("#{}", key.short_hash()) },
+        if args.show_keys { key.as_str().to_owned() } else { format!("#{}", key.short_hash()) },
         duration::shown(page.now.since_ms(record.since(page.now))),
         record.attempts.to_string(),
-        record.outcome.as_ref().map_or_else(|| "-".to_owned(), |outcome| outcome.code.to_string()),
+        match (args.expiring, record.head.safe_until) {
+            (Some(_), Some(until)) if until <= page.now => "none".to_owned(),
+            (Some(_), Some(until)) => duration::shown(until.since_ms(page.now)),
+            _ => record.outcome.as_ref().map_or_else(|| "-".to_owned(), |outcome| outcome.code.to_string()),
+        },
     ]
 }

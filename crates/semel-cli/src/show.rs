@@ -101,7 +101,14 @@ fn text(record: &Record, now: StoreTime, show_keys: bool, url: &str) -> String {
             },
         );
     }
-    if head.state.is_finished() {
+    if let Some(until) = head.safe_until {
+        let left = match now < until {
+            true => format!("remembered until {}, {} left", rfc3339(until), left(now, until)),
+            false => format!("may be forgotten since {}", ago(until)),
+        };
+        line("key guard", left);
+    }
+    if head.state.is_finished() && head.safe_until.is_none() {
         line(
             "expires",
             match head.expires_at {

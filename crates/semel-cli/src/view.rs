@@ -26,6 +26,8 @@ pub(crate) struct RecordView {
     pub(crate) changed_at: String,
     pub(crate) lease_until: String,
     pub(crate) expires_at: Option<String>,
+    /// Until when the other side remembers the key of an unfinished keyed intent.
+    pub(crate) safe_until: Option<String>,
     pub(crate) code: Option<u16>,
     pub(crate) decision: Option<DecisionView>,
 }
@@ -74,6 +76,7 @@ impl RecordView {
             changed_at: rfc3339(record.changed_at),
             lease_until: rfc3339(head.lease_until),
             expires_at: head.expires_at.map(rfc3339),
+            safe_until: head.safe_until.map(rfc3339),
             code: record.outcome.as_ref().map(|outcome| outcome.code),
             decision: record.decision.as_ref().map(DecisionView::new),
         }

@@ -9,7 +9,7 @@ use syn::{Error, Expr, Ident, LitStr, Result, Token, parenthesized};
 use crate::value;
 
 /// All of them, in the order of the docs.
-const NAMES: [&str; 13] = [
+const NAMES: [&str; 14] = [
     "operation",
     "effect",
     "retention",
@@ -17,6 +17,7 @@ const NAMES: [&str; 13] = [
     "in_flight",
     "store_down",
     "timeout",
+    "safe_for",
     "guard",
     "scope",
     "single_tenant",
@@ -78,6 +79,10 @@ impl Options {
             "timeout" => {
                 let timeout = value::timeout(&text(name, input)?)?;
                 self.set(name, quote!(::core::option::Option::Some(#timeout)));
+            }
+            "safe_for" => {
+                let safe_for = value::safe_for(&text(name, input)?)?;
+                self.set(name, quote!(::core::option::Option::Some(#safe_for)));
             }
             "guard" => self.guard = Some(expression(name, input)?),
             "scope" => self.scope = Some(expression(name, input)?),

@@ -105,6 +105,13 @@ pub(crate) fn timeout(value: &LitStr) -> Result<TokenStream> {
     at_least_1_ms(value, "a timeout of zero would end all work before it began")
 }
 
+pub(crate) fn safe_for(value: &LitStr) -> Result<TokenStream> {
+    at_least_1_ms(
+        value,
+        "a service that forgets keys at once does not honour them; declare the effect as \"opaque\"",
+    )
+}
+
 pub(crate) fn in_flight(value: &LitStr) -> Result<TokenStream> {
     let (text, span) = (value.value(), value.span());
     if text == "reject" {

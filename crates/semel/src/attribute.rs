@@ -105,6 +105,7 @@ pub use identity::{ToKey, ToScope};
 /// | `in_flight = "reject"`, `"wait:2s"` | what a duplicate gets while the first call is in flight | reject |
 /// | `store_down = "closed"`, `"open"` | what happens when the store is unavailable | closed |
 /// | `timeout = "10s"` | how long the work may take | no bound |
+/// | `safe_for = "24h"` | how long the other side of a keyed effect [remembers a key](crate::Guarded::safe_for); needs a `timeout` | for ever |
 /// | `guard = guard` | a [`Guard`](crate::Guard): an argument, `self.guard`, `guard()`, a static | functions need it |
 /// | `scope = merchant`, or `single_tenant` | a [`Scope`](crate::Scope) or the tenant as a string | functions need it |
 /// | `key = order` | a [`Key`](crate::Key), or a string | functions need it |
@@ -112,7 +113,7 @@ pub use identity::{ToKey, ToScope};
 /// | `attempt = attempt` | the name of the [`Attempt`](crate::Attempt) in the body | none |
 ///
 /// `guard`, `scope` and `key` are expressions, and may use the arguments and `?`. Everything else is checked at
-/// compile time.
+/// compile time, except that `safe_for` fits `effect` and `timeout`: the first call says so.
 pub use semel_macros::idempotent;
 
 /// Starts the declaration of an operation, with the default policy.

@@ -141,6 +141,9 @@ fn operation(operation: &Operation) -> Value {
         "response_bytes_max": operation.response_bytes_max,
         "replay_headers": headers,
     });
+    if let Some(safe_for) = operation.safe_for {
+        document["safe_for"] = exact(safe_for).into();
+    }
     if let Some(lookup) = &operation.lookup {
         document["lookup"] = lookup.question.to_string().into();
         document["lookup_settle"] = exact(lookup.settle).into();

@@ -118,6 +118,7 @@ pub(super) struct OperationTable {
     pub(super) lease: Option<Text<Duration>>,
     pub(super) in_flight: Option<Text<Duplicates>>,
     pub(super) effect: Option<Text<Effect>>,
+    pub(super) safe_for: Option<Text<Duration>>,
     pub(super) on_5xx: Option<Text<On5xx>>,
     pub(super) lookup: Option<Text<Question>>,
     pub(super) lookup_settle: Option<Text<Duration>>,

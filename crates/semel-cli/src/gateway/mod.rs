@@ -40,6 +40,7 @@ mod upstream;
 mod wire;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use semel::http::{BuildError, IdempotencyLayer, KeyRule, RESPONSE_BYTES_MAX, Rule};
 use semel::observe::Metrics;
@@ -70,6 +71,9 @@ use crate::failure::Failed;
 use crate::keys::{KeySource, protected};
 use crate::log;
 use crate::stdout;
+
+/// How long reading a response for the store may take, with room to spare.
+const RESPONSE_READ_MAX: Duration = Duration::from_secs(10);
 
 /// Runs a gateway until it is stopped.
 pub(crate) async fn run(
@@ -269,8 +273,10 @@ fn layer(
     if settings.require_key {
         builder = builder.default_rule(Rule::default_rule().key(KeyRule::Required));
     }
+    // Upstream's own limits end a call earlier; this one is what guard expiry reckons with.
+    let call_max = settings.timeouts.connect + settings.timeouts.response + RESPONSE_READ_MAX;
     for operation in &settings.operations {
-        builder = builder.rule(operation.rule(forward));
+        builder = builder.rule(operation.rule(forward, call_max));
     }
     builder.build()
 }

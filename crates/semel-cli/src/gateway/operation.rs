@@ -24,6 +24,8 @@ pub(super) struct Operation {
     pub(super) lease: Duration,
     pub(super) duplicates: Duplicates,
     pub(super) effect: Effect,
+    /// How long the service remembers a key.
+    pub(super) safe_for: Option<Duration>,
     pub(super) on_5xx: On5xx,
     pub(super) lookup: Option<Lookup>,
     pub(super) store_down: StoreDown,
@@ -76,6 +78,7 @@ impl Operation {
             lease: or(&table.lease, Duration::from_secs(30)),
             duplicates: or(&table.in_flight, reject),
             effect: or(&table.effect, Effect::Opaque),
+            safe_for: table.safe_for.as_ref().map(|Text(safe_for)| *safe_for),
             on_5xx: or(&table.on_5xx, on_5xx),
             lookup,
             store_down: or(&table.store_down, StoreDown::Closed),
@@ -102,6 +105,12 @@ impl Operation {
                  the service may have acted before such an answer, set on_5xx = \"hold\""
             ));
         }
+        if self.effect == Effect::Keyed && self.safe_for.is_none() {
+            warnings.push(format!(
+                "operation {name:?} is keyed and has no safe_for: a request is sent again however late, although the \
+                 service may have forgotten the key by then; set safe_for to how long it remembers keys"
+            ));
+        }
         let Some(lookup) = &self.lookup else { return warnings };
         if lookup.absent.is_none() {
             warnings.push(format!(
@@ -119,7 +128,7 @@ impl Operation {
     }
 
     /// The rule of the layer.
-    pub(super) fn rule(&self, forward: &Forward) -> Rule {
+    pub(super) fn rule(&self, forward: &Forward, call_max: Duration) -> Rule {
         let mut rule = Rule::on(&self.route)
             .name(&self.name)
             .key(self.key)
@@ -136,6 +145,9 @@ impl Operation {
             .response_bytes_max(self.response_bytes_max);
         if self.duplicates.accept {
             rule = rule.respond_accepted();
+        }
+        if let Some(safe_for) = self.safe_for {
+            rule = rule.timeout(call_max).safe_for(safe_for);
         }
         if let Some(lookup) = &self.lookup {
             let asks = UpstreamLookup::new(forward.upstream.clone(), lookup.clone(), self.response_bytes_max);

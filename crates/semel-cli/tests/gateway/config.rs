@@ -237,3 +237,22 @@ fn a_cache_comes_from_the_file_the_environment_or_a_flag_and_its_password_is_not
     let flag = ["--cache", "redis://flag"];
     assert_eq!(cached(file, Some("redis://env"), &flag).as_deref(), Some("redis://flag"));
 }
+
+#[test]
+fn a_keyed_operation_says_how_long_the_service_remembers_keys() {
+    let checked = |effect: &str, more: &str| {
+        let config = format!("[[operation]]\nmatch = \"POST /charges\"\neffect = \"{effect}\"\n{more}\n");
+        let output = check(&config, &["--upstream", "http://127.0.0.1:3000", "--single-tenant"]);
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        (output.status.success(), text(output.stdout), text(output.stderr))
+    };
+    let (fine, _, warned) = checked("keyed", "");
+    assert!(fine && warned.contains("is keyed and has no safe_for"), "{warned}");
+    let (fine, printed, warned) = checked("keyed", "safe_for = \"24h\"");
+    assert!(fine && !warned.contains("safe_for"), "{warned}");
+    assert!(printed.lines().any(|line| line.starts_with("safe_for = ")), "{printed}");
+    let (fine, _, refused) = checked("keyed", "safe_for = \"80s\"");
+    assert!(!fine && refused.contains("leaves no time for a retry"), "{refused}");
+    let (fine, _, refused) = checked("opaque", "safe_for = \"24h\"");
+    assert!(!fine && refused.contains("set Effect::Keyed first"), "{refused}");
+}

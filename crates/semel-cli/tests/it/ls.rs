@@ -1,5 +1,10 @@
 //! `semel ls`
 
+use semel::intent::fingerprint::Recipe;
+use semel::intent::guard_expiry::KeyWindow;
+use semel::store::{Claim, Claimed, Store};
+use semel::{Effect, Owner};
+
 use crate::semel::{command, ran, semel};
 use crate::world::{World, block_on, claims, completed, intent, uncertain};
 
@@ -117,6 +122,7 @@ fn json_has_every_field() {
         "epoch": 4,
         "attempts": 1,
         "expires_at": null,
+        "safe_until": null,
         "code": 201,
         "decision": null,
     });
@@ -145,4 +151,39 @@ fn the_store_is_named_by_flag_or_environment_or_is_the_default() {
     let mut here = command(&["ls"]);
     here.current_dir(world.path().parent().unwrap());
     assert!(ran(here).out().contains(&id[..12]));
+}
+
+/// Whose key is forgotten soon, and what that means for who is too late.
+#[test]
+fn unfinished_intents_whose_key_is_forgotten_soon_are_listed() {
+    let world = World::new();
+    let (soon, later, late) = ["soon", "later", "late"].map(|key| intent("acme", "charge", key)).into();
+    block_on(async {
+        let store = world.store().await;
+        for (intent, safe_for_ms) in [(&soon, 3_000_000), (&later, 80_000_000), (&late, 1)] {
+            let window = KeyWindow { safe_for_ms: Some(safe_for_ms), call_ms: 0 };
+            let (fingerprint, owner) = (Recipe::default().bytes(b"request"), Owner::random());
+            let (intent, effect) = (intent.clone(), Effect::Keyed);
+            let claim = Claim { intent, fingerprint, owner, effect, lease_ms: 0, window };
+            assert!(matches!(store.claim(claim).await.unwrap(), Claimed::Run(_)));
+        }
+        let forgotten = store.get(late.id()).await.unwrap().unwrap().head.safe_until.unwrap();
+        while store.now().await.unwrap() <= forgotten {
+            tokio::task::yield_now().await;
+        }
+        store.close().await;
+    });
+    let table = world.semel(&["ls", "--expiring", "1h"]).out();
+    let rows: Vec<&str> = table.lines().collect();
+    assert!(rows[0].ends_with("KEY LEFT") && rows.len() == 3, "{table}");
+    assert!(rows[1].contains("uncertain") && rows[1].ends_with("none"), "{table}");
+    assert!(rows[2].contains("in_progress") && rows[2].ends_with('s'), "{table}");
+    let all = world.semel(&["ls", "--expiring", "30d", "--json"]).json();
+    assert_eq!(all["records"].as_array().unwrap().len(), 3);
+    assert!(all["records"][0]["safe_until"].as_str().unwrap().ends_with('Z'));
+    let shown = world.semel(&["show", &late.id().to_string()]).out();
+    assert!(shown.contains("key guard  may be forgotten since"), "{shown}");
+    assert!(shown.contains("running it again might do it twice"), "{shown}");
+    let shown = world.semel(&["show", &soon.id().to_string()]).out();
+    assert!(shown.contains("key guard  remembered until"), "{shown}");
 }

@@ -121,7 +121,9 @@ impl World {
 pub(crate) async fn claims(store: &SqliteStore, intent: &Intent, lease_ms: u64) {
     let fingerprint = Recipe::default().bytes(b"request");
     let owner = Owner::random();
-    let claim = Claim { intent: intent.clone(), fingerprint, owner, effect: Effect::Opaque, lease_ms };
+    let window = semel::intent::guard_expiry::KeyWindow::ENDLESS;
+    let claim =
+        Claim { intent: intent.clone(), fingerprint, owner, effect: Effect::Opaque, lease_ms, window };
     assert!(matches!(store.claim(claim).await.unwrap(), Claimed::Run(_)));
 }
 

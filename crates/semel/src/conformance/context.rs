@@ -10,6 +10,7 @@ use tokio::time::Instant;
 
 use super::Harness;
 use crate::intent::fingerprint::Fingerprint;
+use crate::intent::guard_expiry::KeyWindow;
 use crate::intent::identity::{Intent, Operation, Owner};
 use crate::intent::key::Key;
 use crate::intent::outcome::{Outcome, Verdict};
@@ -97,6 +98,7 @@ impl<S: Store> Trial<S> {
             owner: Owner::random(),
             effect: Effect::Opaque,
             lease_ms: LONG_MS,
+            window: KeyWindow::ENDLESS,
         }
     }
 

@@ -23,6 +23,7 @@
 //! | `claim` | who may run, and what other claimants get |
 //! | `finish` | fencing by owner and epoch, and which outcome is recorded |
 //! | `lease` | how long a claim is live, and what may happen after it |
+//! | `guard_expiry` | how long a key protects, and what may happen after it |
 //! | `outcome` | outcomes are replayed as they were, or refused |
 //! | `retention` | what expires, what never does, what a sweep may delete |
 //! | `decide` | what an operator or a lookup may decide |
@@ -40,6 +41,7 @@ mod context;
 mod decide;
 mod durable;
 mod finish;
+mod guard_expiry;
 mod harness;
 #[cfg(feature = "saga")]
 pub mod journal;
@@ -55,6 +57,7 @@ pub use concurrency::*;
 pub use decide::*;
 pub use durable::*;
 pub use finish::*;
+pub use guard_expiry::*;
 pub use harness::Harness;
 pub use lease::*;
 pub use list::*;
@@ -107,6 +110,13 @@ macro_rules! __semel_laws {
             a_lapsed_claim_is_not_renewed
             renew_is_fenced
             renewing_changes_the_lease_alone
+            the_time_of_a_key_never_moves
+            an_attempt_that_may_outlast_its_key_is_uncertain
+            a_keyed_failure_is_uncertain_once_its_key_is_forgotten
+            a_lapsed_keyed_claim_is_uncertain_once_its_key_is_forgotten
+            a_decision_ends_the_time_of_a_key
+            list_filters_by_the_time_of_the_key
+            reopening_keeps_the_time_of_a_key
             an_expired_outcome_is_absent
             retention_starts_at_the_finish
             forever_does_not_expire

@@ -10,9 +10,11 @@ use super::give_back::{ClaimInDoubt, is_owner_unknown};
 use super::lease_time::LeaseStart;
 use super::operation::Guarded;
 use super::retry::BACKOFF;
+use crate::intent::guard_expiry::may_begin;
 use crate::intent::identity::Owner;
+use crate::intent::policy::{StoreTime, millis};
 use crate::observe::{ClaimStatus, Phase, names};
-use crate::store::{Claim, Claimed, ErrorKind, Fate, Store, StoreError};
+use crate::store::{Claim, Claimed, ErrorKind, Existing, Fate, Store, StoreError, Ticket};
 
 /// Max attempts to claim before the outage policy decides.
 const CLAIM_ATTEMPTS_MAX: u32 = 3;
@@ -53,6 +55,9 @@ impl<S: Store> Guarded<S> {
             Err(_) => (ClaimStatus::Error, None),
         };
         self.of.metrics.claim(status);
+        if let Ok(Claimed::Uncertain(existing)) = result {
+            self.count_guard_expired(existing);
+        }
         let state = existing
             .map(|existing| existing.record.state_at(existing.now).unwrap_or(existing.record.head.state));
         if !span.is_disabled() {
@@ -70,13 +75,42 @@ impl<S: Store> Guarded<S> {
         }
     }
 
+    fn count_guard_expired(&self, existing: &Existing) {
+        let (record, call_ms) = (&existing.record, self.of.policy.window().call_ms);
+        if record.head.is_guard_expired(existing.now, call_ms) {
+            self.of.metrics.guard_expired();
+            tracing::warn!(
+                operation = self.of.operation.as_str(),
+                intent = super::shown(&record.intent),
+                "not run again: the other side may have forgotten the key by now (guard expired); look up what happened, \
+                 then decide it with `semel resolve`"
+            );
+        }
+    }
+
     /// Whether the claim is ours, but the store answered only after its lease had expired.
     pub(super) fn is_lapsed(&self, claimed: &Claimed, claim: &Claim, start: &LeaseStart) -> bool {
         match claimed {
-            Claimed::Run(_) => self.since(start) >= self.of.policy.lease,
+            Claimed::Run(ticket) => {
+                self.since(start) >= self.of.policy.lease || !self.may_still_begin(ticket, start)
+            }
             Claimed::Uncertain(existing) => existing.record.head.owner == claim.owner,
             Claimed::Mismatch | Claimed::InFlight(_) | Claimed::Replay(_) => false,
         }
+    }
+
+    /// Whether an attempt that begins now, and not when its claim was granted, ends before the key may be forgotten. The
+    /// first attempt repeats nothing.
+    fn may_still_begin(&self, ticket: &Ticket, start: &LeaseStart) -> bool {
+        let granted_at = StoreTime(ticket.lease_until.0.saturating_sub(millis(self.of.policy.lease)));
+        let now = granted_at.plus_ms(millis(self.since(start)));
+        ticket.attempt == 1 || may_begin(now, self.of.policy.window().call_ms, ticket.safe_until)
+    }
+
+    /// The process stood still between its claim and its work, and another attempt may have begun meanwhile.
+    pub(super) fn begins_too_late(&self, ticket: &Ticket, start: &LeaseStart) -> bool {
+        let late = || self.since(start) >= self.of.policy.lease || !self.may_still_begin(ticket, start);
+        ticket.safe_until.is_some() && late()
     }
 
     /// Nothing ran under a lapsed claim, and nothing will, because another caller may have decided it meanwhile. It is

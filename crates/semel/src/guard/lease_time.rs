@@ -30,9 +30,14 @@ impl<S: Store> Guarded<S> {
         start.at.elapsed().saturating_add(Duration::from_millis(u64::try_from(slept_ms).unwrap_or(0)))
     }
 
-    /// A protected effect may run twice, so sleep does not matter there.
+    /// A protected effect may run twice, so sleep does not matter there, unless it is protected for a while only.
     fn gained_ms(&self) -> i64 {
-        if self.of.policy.effect.may_rerun() { 0 } else { self.of.guard.inner.spawner.gained_ms() }
+        let policy = &self.of.policy;
+        if policy.effect.may_rerun() && policy.safe_for.is_none() {
+            0
+        } else {
+            self.of.guard.inner.spawner.gained_ms()
+        }
     }
 }
 

@@ -1,12 +1,14 @@
 //! One operation with its policy.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::Guard;
 use super::lookup::Lookup;
 use super::rebuild::Rebuild;
 use crate::intent::fingerprint::Recipe;
+use crate::intent::guard_expiry::{KeyWindow, SAFE_MARGIN};
 use crate::intent::identity::{Intent, Operation};
 use crate::intent::key::Key;
 use crate::intent::policy::{Effect, InFlight, KeyFormat, LEASE_MS_MAX, Preset, Retention, StoreDown};
@@ -39,6 +41,9 @@ pub struct Policy {
     pub key_format: KeyFormat,
     /// How long the work may take; after that it is dropped and its result is unknown. `None` is no bound.
     pub timeout: Option<Duration>,
+    /// How long the downstream service remembers a key, at least, counted from the first attempt (guard expiry). After
+    /// that a retry might have its effect twice, so the intent is uncertain. `None`: it is assumed to remember for ever.
+    pub safe_for: Option<Duration>,
     /// Settle delay: how long after an intent became uncertain a lookup's "not found" is trusted.
     pub settle: Duration,
     /// Whether a replay is checked with the authority, where a cache stands in front of it.
@@ -55,6 +60,7 @@ impl Default for Policy {
             store_down: StoreDown::Closed,
             key_format: KeyFormat::Any,
             timeout: None,
+            safe_for: None,
             settle: Duration::from_secs(10),
             verify: false,
         }
@@ -74,6 +80,25 @@ pub enum PolicyError {
     /// Nothing would be kept.
     #[error("a retention of nothing would let every retry run again")]
     Retention,
+    /// Only a keyed effect has a key that somebody remembers.
+    #[error(
+        "safe_for says how long the other side remembers the key of a keyed effect; set Effect::Keyed first"
+    )]
+    SafeForEffect,
+    /// Without a bound, work that began in time may send its call too late.
+    #[error("safe_for needs a bound on how long the work takes; set the timeout first")]
+    SafeForTimeout,
+    /// No retry would ever be made.
+    #[error(
+        "a safe_for of {safe_for:?} leaves no time for a retry: the work may take {timeout:?}, and {SAFE_MARGIN:?} \
+         are kept as a margin"
+    )]
+    SafeForShort {
+        /// How long the key is remembered.
+        safe_for: Duration,
+        /// How long the work may take.
+        timeout: Duration,
+    },
     /// A guard does not write its records in the transaction of your rows.
     #[error(
         "Effect::Atomic needs the claim and your rows in one transaction; use once_tx, or another effect"
@@ -98,7 +123,21 @@ impl Policy {
         if self.effect == Effect::Atomic {
             return Err(PolicyError::Atomic);
         }
+        if let Some(safe_for) = self.safe_for {
+            if self.effect != Effect::Keyed {
+                return Err(PolicyError::SafeForEffect);
+            }
+            let Some(timeout) = self.timeout else { return Err(PolicyError::SafeForTimeout) };
+            if safe_for <= timeout.saturating_add(SAFE_MARGIN) {
+                return Err(PolicyError::SafeForShort { safe_for, timeout });
+            }
+        }
         Ok(())
+    }
+
+    /// How long a key protects. Work without a bound is taken to end with its lease.
+    pub(crate) fn window(&self) -> KeyWindow {
+        KeyWindow::new(self.safe_for, self.timeout.unwrap_or(self.lease))
     }
 }
 
@@ -131,6 +170,8 @@ pub(crate) struct Of<S> {
     pub(crate) metrics: OperationMetrics,
     /// The work runs in its caller's task until the caller is dropped.
     pub(super) attached: bool,
+    /// That its keys are taken to protect for ever was said.
+    endless_key_said: Arc<AtomicBool>,
 }
 
 impl<S> Clone for Guarded<S> {
@@ -150,6 +191,7 @@ impl<S> Clone for Of<S> {
             rebuild: self.rebuild.clone(),
             metrics: self.metrics.clone(),
             attached: self.attached,
+            endless_key_said: Arc::clone(&self.endless_key_said),
         }
     }
 }
@@ -158,8 +200,10 @@ impl<S: Store> Guarded<S> {
     pub(crate) fn new(guard: Guard<S>, operation: Operation) -> Self {
         let metrics = guard.inner.metrics.operation(&operation);
         let (policy, recipe) = (Policy::default(), Recipe::default());
+        let (lookup, rebuild, attached) = (None, None, false);
+        let endless_key_said = Arc::default();
         let of =
-            Of { guard, operation, policy, recipe, lookup: None, rebuild: None, metrics, attached: false };
+            Of { guard, operation, policy, recipe, lookup, rebuild, metrics, attached, endless_key_said };
         Self { of: Arc::new(of) }
     }
 
@@ -227,6 +271,28 @@ impl<S: Store> Guarded<S> {
         self.with(|of| of.policy.timeout = Some(timeout))
     }
 
+    /// Sets how long the downstream service remembers a key, at least, counted from the first attempt: 24 hours at many.
+    /// A retry that might end later is not made; the intent is then uncertain, to be looked up or decided. The effect has
+    /// to be keyed, and the work bounded by a [`timeout`](Self::timeout) that was set before. An intent that failed
+    /// retryably is kept until then, whatever the retention.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use std::time::Duration;
+    /// use semel::{Effect, Guard, store::memory::MemoryStore};
+    ///
+    /// let charge = Guard::new(MemoryStore::new())
+    ///     .operation("card.charge")?
+    ///     .effect(Effect::Keyed)?
+    ///     .timeout(Duration::from_secs(10))
+    ///     .safe_for(Duration::from_secs(24 * 60 * 60))?;
+    /// # let _ = charge; Ok(()) }
+    /// ```
+    pub fn safe_for(self, safe_for: Duration) -> Result<Self, PolicyError> {
+        let policy = Policy { safe_for: Some(safe_for), ..self.of.policy };
+        self.policy(policy)
+    }
+
     /// Sets how uncertain intents are looked up, and the settle delay after which "not found" is trusted. The delay
     /// must be longer than the time a sent call may still be on its way plus the time the store's clock may jump
     /// ahead. Opaque work that loses its claim (its lease could not be renewed) is dropped at that moment, so that
@@ -262,6 +328,21 @@ impl<S: Store> Guarded<S> {
     /// The intent of this operation for a scope and a key.
     pub fn intent(&self, scope: &Scope, key: &Key) -> Intent {
         Intent::new(scope.clone(), self.of.operation.clone(), key.clone())
+    }
+
+    /// Says once that retries are made however late, because nobody said how long the key is remembered.
+    pub(crate) fn say_endless_key(&self) {
+        let Policy { effect, safe_for, .. } = self.of.policy;
+        if effect == Effect::Keyed
+            && safe_for.is_none()
+            && !self.of.endless_key_said.swap(true, Ordering::Relaxed)
+        {
+            tracing::warn!(
+                operation = self.of.operation.as_str(),
+                "the effect is keyed and no safe_for is set: retries are made however late, although the other side \
+                 may have forgotten the key by then"
+            );
+        }
     }
 
     /// The guard it belongs to.

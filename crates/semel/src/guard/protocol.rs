@@ -55,6 +55,7 @@ impl<S: Store> Guarded<S> {
             if self.of.policy.key_format != KeyFormat::Any {
                 Box::pin(self.check_key_age(&intent)).await?;
             }
+            self.say_endless_key();
             crash::point(crash::BEFORE_CLAIM);
             let mut claim = Claim {
                 intent: intent.clone(),
@@ -62,6 +63,7 @@ impl<S: Store> Guarded<S> {
                 owner: Owner::random(),
                 effect: self.of.policy.effect,
                 lease_ms: millis(self.of.policy.lease),
+                window: self.of.policy.window(),
             };
             let mut wait = Wait::new(self.of.policy.in_flight);
             let (mut looked_up, mut lapses) = (false, 0);

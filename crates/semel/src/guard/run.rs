@@ -1,9 +1,11 @@
 //! Run: the work under its lease, in a task that outlives its caller, and then its finish.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
 
 use futures_util::FutureExt;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
@@ -78,7 +80,9 @@ impl<S: Store> Guarded<S> {
             let attempt =
                 Attempt { intent: intent.clone(), number: ticket.attempt, epoch: Some(ticket.epoch) };
             crash::point(crash::BEFORE_EFFECT);
-            let ran = {
+            let ran = if self.begins_too_late(&ticket, &start) {
+                Err(GuardError::ClaimLost { verdict: self.unknown() })
+            } else {
                 let mut work = pin!(self.run_caught(work, attempt));
                 // If the work is ready at once, no timer is made.
                 if let Some(ran) = at_once(work.as_mut()).await {
@@ -110,8 +114,9 @@ impl<S: Store> Guarded<S> {
     ///
     /// A lost claim does not end the work: its effects cannot be undone, and its outcome may still be the first to
     /// arrive. But where a lookup may say "not applied" after the settle delay, opaque work is dropped at once, so that
-    /// a call it has sent has the whole delay to arrive. The lease is polled before the work: a process that was paused
-    /// or suspended does not send one more call.
+    /// a call it has sent has the whole delay to arrive; and work whose key is remembered for a while only is dropped
+    /// because its next call may come too late. The lease is polled before the work: a process that was paused or
+    /// suspended does not send one more call.
     async fn keeping_lease<T>(
         &self,
         mut work: impl Future<Output = Ran<T>> + Unpin,
@@ -119,7 +124,8 @@ impl<S: Store> Guarded<S> {
         start: LeaseStart,
     ) -> Ran<T> {
         let lost = self.keep_lease(ticket, start);
-        if self.of.lookup.is_some() && !self.of.policy.effect.may_rerun() {
+        let opaque = !self.of.policy.effect.may_rerun();
+        if (opaque && self.of.lookup.is_some()) || self.of.policy.safe_for.is_some() {
             return tokio::select! {
                 biased;
                 () = lost => Err(GuardError::ClaimLost { verdict: self.unknown() }),
@@ -147,6 +153,10 @@ impl<S: Store> Guarded<S> {
             let caught = pin!(AssertUnwindSafe(work).catch_unwind());
             let result = match self.of.policy.timeout {
                 None => caught.await,
+                Some(limit) if self.of.policy.safe_for.is_some() => match self.in_time(limit, caught).await {
+                    Some(result) => result,
+                    None => return Err(GuardError::TimedOut { limit, verdict: self.unknown() }),
+                },
                 Some(limit) => match within(limit, caught).await {
                     Some(result) => result,
                     None => return Err(GuardError::TimedOut { limit, verdict: self.unknown() }),
@@ -154,6 +164,20 @@ impl<S: Store> Guarded<S> {
             };
             result.map_err(|_| panicked())
         }
+    }
+
+    /// The output, or `None` when it takes longer than `limit`. The time is checked before each poll, and not only by a
+    /// timer: work of a process that was paused or suspended does not send one more call.
+    async fn in_time<F: Future>(&self, limit: Duration, mut work: Pin<&mut F>) -> Option<F::Output> {
+        let start = self.lease_start();
+        let mut timer = pin!(tokio::time::sleep(limit));
+        poll_fn(|cx| {
+            if timer.as_mut().poll(cx).is_ready() || self.since(&start) >= limit {
+                return Poll::Ready(None);
+            }
+            work.as_mut().poll(cx).map(Some)
+        })
+        .await
     }
 
     /// The verdict and outcome to record.

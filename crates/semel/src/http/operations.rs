@@ -174,6 +174,9 @@ fn prepare<S: Store>(guard: &Guard<S>, name: &str, mut rule: Rule) -> Result<Pre
         guarded = guarded.lookup(Shared(lookup), rule.policy.settle);
     }
     guarded = guarded.rebuilt_by(rule.rebuild.clone());
+    if !atomic {
+        guarded.say_endless_key();
+    }
     Ok(Prepared { rule, guarded, atomic })
 }
 

@@ -200,6 +200,13 @@ impl Rule {
         self
     }
 
+    /// Sets how long the service behind the handler remembers a key, at least, counted from the first attempt; see
+    /// [`Guarded::safe_for`](crate::Guarded::safe_for). Needs [`Effect::Keyed`] and a [`timeout`](Self::timeout).
+    pub fn safe_for(mut self, safe_for: Duration) -> Self {
+        self.policy.safe_for = Some(safe_for);
+        self
+    }
+
     /// Sets how uncertain intents are looked up; see [`Guarded::lookup`](crate::Guarded::lookup).
     pub fn lookup(mut self, lookup: impl Lookup, settle: Duration) -> Self {
         self.lookup = Some(Arc::new(lookup));

@@ -9,9 +9,11 @@
 //! | [`state`] | the states, and [`step`](state::step): the one function that decides everything |
 //! | [`outcome`] | what execution ended in, and its stored form |
 //! | [`policy`] | what protects the effect, leases, retention, key age |
+//! | [`guard_expiry`] | until when a downstream service remembers a key, and with it whether a retry is safe |
 //! | [`windows`] | the table of failure windows in the docs, generated from `step` |
 
 pub mod fingerprint;
+pub mod guard_expiry;
 pub mod identity;
 pub mod key;
 pub mod outcome;

@@ -33,6 +33,8 @@ struct Rules {
     lookup: Option<LookupRules>,
     /// A worker that leaves its claim to be given back goes on under the same owner.
     shares_owner: bool,
+    /// The downstream forgets a key after a while.
+    forgets: bool,
 }
 
 /// What is assumed where a lookup decides. It knows nothing of workers, only of what has arrived.
@@ -61,7 +63,14 @@ impl Rules {
             patient: true,
             lookup,
             shares_owner: false,
+            forgets: false,
         }
+    }
+
+    /// A keyed effect whose downstream forgets the key.
+    fn forgetful() -> Self {
+        let budget = Budget { claims: 3, losses: 1, expiries: 1, decisions: 1 };
+        Self { forgets: true, budget, ..Self::of(Effect::Keyed) }
     }
 
     fn looked_up(lookup: LookupRules) -> Self {
@@ -149,6 +158,78 @@ fn an_opaque_effect_happens_at_most_once() {
 #[test]
 fn a_keyed_effect_counts_once() {
     holds("keyed", &Rules::of(Effect::Keyed));
+}
+
+#[test]
+fn a_keyed_effect_counts_once_where_the_key_is_forgotten() {
+    holds("forgotten keys", &Rules::forgetful());
+}
+
+#[test]
+fn a_lookup_settles_what_a_forgotten_key_leaves_open() {
+    let budget = Budget { claims: 3, losses: 1, expiries: 0, decisions: 2 };
+    holds("forgotten keys, looked up", &Rules { lookup: Some(LOOKUP), budget, ..Rules::forgetful() });
+}
+
+#[test]
+fn a_deploy_from_keyed_to_opaque_keeps_the_time_of_the_key() {
+    let budget = Budget { claims: 3, losses: 1, expiries: 0, decisions: 1 };
+    let deploy = Some(Effect::Opaque);
+    holds(
+        "forgotten keys, then opaque",
+        &Rules { deploy, fails_for_all: true, budget, ..Rules::forgetful() },
+    );
+}
+
+#[test]
+fn the_model_sees_an_attempt_after_the_key_is_forgotten() {
+    let careless: Decider = |head, event, now| match *event {
+        StepEvent::Claim { .. } => {
+            let trusted =
+                head.map(|head| Head { safe_until: head.safe_until.map(|_| StoreTime(u64::MAX)), ..*head });
+            let mut step = step(trusted.as_ref(), event, now);
+            if let (Change::Put(next), Some(head)) = (&mut step.change, head)
+                && next.safe_until == Some(StoreTime(u64::MAX))
+            {
+                next.safe_until = head.safe_until;
+            }
+            step
+        }
+        _ => step(head, event, now),
+    };
+    let violation = breaks("guard expiry is not checked", &Rules { step: careless, ..Rules::forgetful() });
+    assert_eq!(violation.law, "an attempt began that may end after its key is forgotten");
+}
+
+#[test]
+fn the_model_sees_a_takeover_that_begins_the_window_anew() {
+    let anew: Decider = |head, event, now| {
+        let mut step = step(head, event, now);
+        // The model's clock stands still: one moment later stands for any.
+        if let (StepEvent::Claim { window, .. }, Change::Put(next)) = (event, &mut step.change)
+            && head.is_some()
+        {
+            next.safe_until = window.begun(StoreTime(now.0 + 1));
+        }
+        step
+    };
+    let violation = breaks("a takeover begins the window anew", &Rules { step: anew, ..Rules::forgetful() });
+    assert_eq!(violation.law, "the time until which the key protects has moved");
+}
+
+#[test]
+fn the_model_sees_a_failure_that_is_forgotten_with_its_key() {
+    let swept: Decider = |head, event, now| {
+        let mut step = step(head, event, now);
+        if let (StepEvent::Finish { retention, .. }, Change::Put(next)) = (event, &mut step.change)
+            && next.state == State::FailedRetryable
+        {
+            (next.expires_at, next.safe_until) = (retention.expiry(now), None);
+        }
+        step
+    };
+    let violation = breaks("a failure expires", &Rules { step: swept, ..Rules::forgetful() });
+    assert_eq!(violation.law, "the time until which the key protects has moved");
 }
 
 #[test]

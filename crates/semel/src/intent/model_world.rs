@@ -7,6 +7,9 @@ const WORKERS: usize = 3;
 /// Time stands still at this moment; a lease or an outcome ends by being moved to it.
 const NOW: StoreTime = StoreTime(1_000);
 const SPAN_MS: u64 = 100;
+/// How long the downstream remembers a key, where it forgets any: as long before the end as an attempt may take, none
+/// begins any more.
+const WINDOW: KeyWindow = KeyWindow { safe_for_ms: Some(SPAN_MS), call_ms: SPAN_MS / 2 };
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub(super) enum Doing {
@@ -43,10 +46,23 @@ pub(super) struct World {
     effects: u8,
     /// The downstream has seen the key: it will not do the same again.
     key_known: bool,
+    /// How long it goes on remembering.
+    memory: Memory,
+    /// The record's time for the key was changed.
+    moved: bool,
     /// Calls that were sent and have not arrived, where the model distinguishes that.
     on_the_wire: u8,
     /// The owner of the record's epoch died, stalled, lost the answer or said that it does not know.
     blamed: bool,
+}
+
+/// How the downstream remembers a key: counted from the first attempt, and not from what the record says.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Memory {
+    Fresh,
+    /// An attempt that begins now may end too late.
+    Fading,
+    Gone,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -71,6 +87,8 @@ pub(super) enum Act {
     Deploy,
     Decide(Ruling),
     LookUp,
+    KeyGrowsOld,
+    KeyIsForgotten,
 }
 
 pub(super) type Broken = &'static str;
@@ -90,6 +108,8 @@ impl World {
             deployed: false,
             effects: 0,
             key_known: false,
+            memory: Memory::Fresh,
+            moved: false,
             on_the_wire: 0,
             blamed: false,
         }
@@ -125,6 +145,13 @@ impl World {
         }
         if self.on_the_wire > 0 {
             acts.push((None, Act::Arrive));
+        }
+        let begun = self.head.is_some_and(|head| head.safe_until.is_some());
+        match self.memory {
+            Memory::Fresh if rules.forgets && begun => acts.push((None, Act::KeyGrowsOld)),
+            // Nothing is as long on its way.
+            Memory::Fading if self.on_the_wire == 0 => acts.push((None, Act::KeyIsForgotten)),
+            _ => {}
         }
         if rules.deploy.is_some() && !self.deployed {
             acts.push((None, Act::Deploy));
@@ -186,6 +213,7 @@ impl World {
 
     fn apply(&mut self, rules: &Rules, event: &StepEvent) -> Step {
         let step = (rules.step)(self.head.as_ref(), event, NOW);
+        self.moved |= self.is_moved(event, &step);
         let before = self.head.map(|head| head.epoch);
         match step.change {
             Change::None => {}
@@ -200,6 +228,13 @@ impl World {
             self.blamed = false;
         }
         step
+    }
+
+    /// The time until which the key protects has changed although what its attempts did is not known.
+    fn is_moved(&self, event: &StepEvent, step: &Step) -> bool {
+        let (Some(before), Change::Put(after)) = (self.head, step.change) else { return false };
+        let known = after.state.replayed_as().is_some() || matches!(event, StepEvent::Decide { .. });
+        before.safe_until.is_some() && !known && after.safe_until != before.safe_until
     }
 
     pub(super) fn act(&mut self, rules: &Rules, at: Option<usize>, act: Act) -> Result<(), Broken> {
@@ -251,8 +286,7 @@ impl World {
                 };
                 match act {
                     Act::Apply => {
-                        self.effects += u8::from(!keyed || !self.key_known);
-                        self.key_known |= keyed;
+                        self.has_effect(keyed);
                         now(true, asleep, suspect)
                     }
                     Act::Send => {
@@ -306,7 +340,22 @@ impl World {
             }
             Act::Arrive => {
                 self.on_the_wire -= 1;
-                self.effects += 1;
+                self.has_effect(self.effect.may_rerun());
+            }
+            Act::KeyGrowsOld => {
+                self.memory = Memory::Fading;
+                self.safe_until_is(NOW.plus_ms(WINDOW.call_ms));
+            }
+            // Attempts that began before have timed out.
+            Act::KeyIsForgotten => {
+                (self.memory, self.key_known) = (Memory::Gone, false);
+                self.safe_until_is(NOW);
+                for doing in &mut self.workers {
+                    if let Doing::Running { applied: false, .. } | Doing::Asked { .. } = doing {
+                        *doing = Doing::Idle;
+                        self.blamed = true;
+                    }
+                }
             }
             Act::LookUp if self.has_happened() => {
                 return self.happen(rules, Act::Decide(Ruling::Applied(Verdict::Completed)));
@@ -337,6 +386,20 @@ impl World {
         Ok(())
     }
 
+    /// A call arrives. A downstream that knows the key does not do the same again.
+    fn has_effect(&mut self, keyed: bool) {
+        self.effects += u8::from(!keyed || !self.key_known);
+        self.key_known |= keyed;
+    }
+
+    /// Time passes: what was later is then.
+    fn safe_until_is(&mut self, until: StoreTime) {
+        self.head = self.head.map(|head| Head {
+            safe_until: head.safe_until.map(|before| if self.moved { before } else { until }),
+            ..head
+        });
+    }
+
     /// Whether the claim of this epoch is there and its lease runs.
     fn holds(&self, epoch: u64) -> bool {
         self.head.is_some_and(|head| {
@@ -347,7 +410,8 @@ impl World {
     /// The claim of this owner, also if its lease ran out meanwhile.
     fn own_claim(&mut self, rules: &Rules, owner: u64, keyed: bool) -> Result<Option<u64>, Broken> {
         let granted = self.claim(rules, owner, keyed)?;
-        let lapsed = self.head.filter(|head| head.owner == token(owner) && head.is_lapsed(NOW));
+        let mine = |head: &Head| head.owner == token(owner) && head.state == State::InProgress;
+        let lapsed = self.head.filter(mine);
         if granted.is_some() {
             // No worker runs it until it is given back.
             self.blamed = true;
@@ -361,16 +425,27 @@ impl World {
 
     /// The epoch of the claim, if it was granted.
     fn claim(&mut self, rules: &Rules, owner: u64, keyed: bool) -> Result<Option<u64>, Broken> {
-        let before = self.state();
+        let (before, found) = (self.state(), self.head);
         let fresh = Epoch(self.epochs + 1);
         let effect = if keyed { Effect::Keyed } else { Effect::Opaque };
         let fingerprint = Fingerprint::from_parts([1; 32], 1);
         let owner = token(owner);
+        let window = if rules.forgets { WINDOW } else { KeyWindow::ENDLESS };
+        let lease_ms = SPAN_MS;
         let step =
-            self.apply(rules, &StepEvent::Claim { fingerprint, owner, effect, lease_ms: SPAN_MS, fresh });
+            self.apply(rules, &StepEvent::Claim { fingerprint, owner, effect, lease_ms, window, fresh });
         let (StepAnswer::Run, Some(head)) = (step.answer, self.head) else { return Ok(None) };
         if matches!(before, Some(State::Completed)) {
             return Err("a completed intent ran again inside its retention");
+        }
+        // After a decision, and when what was done before is forgotten, an attempt is a first one.
+        let first = before.is_none()
+            || found.is_some_and(|it| it.state == State::FailedRetryable && it.owner == Owner::NONE);
+        if first && rules.forgets {
+            (self.memory, self.key_known) = (Memory::Fresh, false);
+        }
+        if self.memory != Memory::Fresh {
+            return Err("an attempt began that may end after its key is forgotten");
         }
         if step.change != Change::None {
             if head.epoch.0 <= self.epochs {
@@ -415,10 +490,14 @@ impl World {
         if self.effects > 1 {
             return Err("the effect happened twice");
         }
+        if self.moved {
+            return Err("the time until which the key protects has moved");
+        }
         if self.state() == Some(State::Completed) && !self.has_happened() {
             return Err("it is completed and did not happen");
         }
-        if self.state() == Some(State::Uncertain) && !self.blamed {
+        let aged = self.memory == Memory::Gone;
+        if self.state() == Some(State::Uncertain) && !self.blamed && !aged {
             return Err("it is uncertain although its owner was alive and sure");
         }
         for (at, doing) in self.workers.iter().enumerate() {

@@ -13,9 +13,12 @@
 //! ```
 //!
 //! That an opaque claim whose lease ran out is *uncertain* is not written anywhere: it follows from the
-//! record and the store's clock ([`Head::state_at`]), so no process has to be alive to write it down.
+//! record and the store's clock ([`Head::state_at`]), so no process has to be alive to write it down. The same holds
+//! for a keyed one whose key may have been forgotten downstream ([guard expiry](super::guard_expiry)): it may run again
+//! until then, and is uncertain afterwards.
 
 use super::fingerprint::{Comparison, Fingerprint};
+use super::guard_expiry::{KeyWindow, may_begin};
 use super::identity::{Epoch, Owner};
 use super::outcome::Verdict;
 use super::policy::{Effect, LEASE_MS_MAX, Retention, StoreTime};
@@ -99,13 +102,24 @@ pub struct Head {
     pub lease_until: StoreTime,
     /// When a finished outcome is forgotten; `None` is never.
     pub expires_at: Option<StoreTime>,
+    /// Until when the downstream remembers the key of a keyed effect: set by the first attempt and never moved. `None`:
+    /// its operation does not say, or there is nothing left to protect because the outcome is known.
+    pub safe_until: Option<StoreTime>,
 }
 
 impl Head {
     /// The state that holds at `now`; `None` when it has expired, which is the same as absent.
     pub fn state_at(&self, now: StoreTime) -> Option<State> {
         match self.state {
-            State::InProgress if self.is_lapsed(now) && !self.effect.may_rerun() => Some(State::Uncertain),
+            State::InProgress
+                if self.is_lapsed(now) && !(self.effect.may_rerun() && self.is_safe(now, 0)) =>
+            {
+                Some(State::Uncertain)
+            }
+            // It does not expire: what was forgotten would run again, under a key that is forgotten downstream.
+            State::FailedRetryable if self.safe_until.is_some() => {
+                Some(if self.is_safe(now, 0) { State::FailedRetryable } else { State::Uncertain })
+            }
             state if state.is_finished() && self.expires_at.is_some_and(|at| at <= now) => None,
             state => Some(state),
         }
@@ -116,6 +130,22 @@ impl Head {
     pub fn is_lapsed(&self, now: StoreTime) -> bool {
         let runs = now < self.lease_until && self.lease_until <= now.plus_ms(LEASE_MS_MAX);
         self.state == State::InProgress && !runs
+    }
+
+    /// Whether the key still protects an attempt that begins now and may take `call_ms`.
+    pub fn is_safe(&self, now: StoreTime, call_ms: u64) -> bool {
+        may_begin(now, call_ms, self.safe_until)
+    }
+
+    /// Whether another attempt is refused only because the key may be forgotten downstream before it ends.
+    pub fn is_guard_expired(&self, now: StoreTime, call_ms: u64) -> bool {
+        (self.state == State::FailedRetryable || self.is_lapsed(now)) && !self.is_safe(now, call_ms)
+    }
+
+    /// It may run again, and no attempt so far had an effect: an opaque one failed and nothing happened, or it was
+    /// decided. There is nothing to protect, and the next attempt is a first one.
+    fn is_untouched(&self) -> bool {
+        self.state == State::FailedRetryable && (!self.effect.may_rerun() || self.owner == Owner::NONE)
     }
 }
 
@@ -144,6 +174,8 @@ pub enum StepEvent {
         effect: Effect,
         /// How long the lease lasts without renewal.
         lease_ms: u64,
+        /// How long the key protects a keyed effect.
+        window: KeyWindow,
         /// The epoch it gets if it may run.
         fresh: Epoch,
     },
@@ -280,34 +312,42 @@ pub fn step(head: Option<&Head>, event: &StepEvent, now: StoreTime) -> Step {
 }
 
 fn claim(head: Option<&Head>, event: &StepEvent, now: StoreTime) -> Step {
-    let StepEvent::Claim { fingerprint, owner, effect, lease_ms, fresh } = *event else {
+    let StepEvent::Claim { fingerprint, owner, effect, lease_ms, window, fresh } = *event else {
         return Step::keep(StepAnswer::Refused);
     };
-    let taken = |epoch: Epoch| Head {
+    let taken = |epoch: Epoch, safe_until: Option<StoreTime>| Head {
         state: State::InProgress,
-        effect,
+        // What an earlier attempt did under the key is protected by the key alone.
+        effect: if safe_until.is_some() { Effect::Keyed } else { effect },
         fingerprint,
         owner,
         epoch,
         lease_until: now.plus_ms(lease_ms),
         expires_at: None,
+        safe_until,
     };
-    let Some(head) = head else { return Step::put(StepAnswer::Run, taken(fresh)) };
+    let begun = if effect == Effect::Keyed { window.begun(now) } else { None };
+    let Some(head) = head else { return Step::put(StepAnswer::Run, taken(fresh, begun)) };
     // A store that makes epochs from its clock may have seen it step back; the fence must not.
     let epoch = fresh.max(head.epoch.next());
-    let Some(state) = head.state_at(now) else { return Step::put(StepAnswer::Run, taken(epoch)) };
+    let Some(state) = head.state_at(now) else { return Step::put(StepAnswer::Run, taken(epoch, begun)) };
 
     // Mismatch comes before in-flight, and in-flight before replay: a client's bug must not look transient.
     let comparison = fingerprint.compare(&head.fingerprint);
     if comparison == Comparison::Different {
         return Step::keep(StepAnswer::Mismatch);
     }
+    let safe = head.is_safe(now, window.call_ms);
     let decided = match state {
         // The same attempt asks again because it never saw our answer: the claim is already its own.
-        State::InProgress if head.owner == owner && !head.is_lapsed(now) => Step::keep(StepAnswer::Run),
-        State::InProgress if !head.is_lapsed(now) => Step::keep(StepAnswer::InFlight),
-        // The earlier attempt was protected (else it were uncertain); the next one has to be as well.
-        State::InProgress if effect.may_rerun() => Step::put(StepAnswer::Run, taken(epoch)),
+        State::InProgress if head.owner == owner && !head.is_lapsed(now) && safe => {
+            Step::keep(StepAnswer::Run)
+        }
+        State::InProgress if head.owner != owner && !head.is_lapsed(now) => Step::keep(StepAnswer::InFlight),
+        // The earlier attempt was protected (else it were uncertain); the next one has to be as well, to its end.
+        State::InProgress if effect.may_rerun() && safe && head.is_lapsed(now) => {
+            Step::put(StepAnswer::Run, taken(epoch, head.safe_until))
+        }
         State::InProgress | State::Uncertain => Step::keep(StepAnswer::Unknown),
         State::Completed | State::FailedFinal => Step::keep(StepAnswer::Replay),
         // A protected attempt that failed speaks for itself, not for the one it took over from. While all attempts
@@ -317,7 +357,9 @@ fn claim(head: Option<&Head>, event: &StepEvent, now: StoreTime) -> Step {
         {
             Step::keep(StepAnswer::Unknown)
         }
-        State::FailedRetryable => Step::put(StepAnswer::Run, taken(epoch)),
+        State::FailedRetryable if head.is_untouched() => Step::put(StepAnswer::Run, taken(epoch, begun)),
+        State::FailedRetryable if safe => Step::put(StepAnswer::Run, taken(epoch, head.safe_until)),
+        State::FailedRetryable => Step::keep(StepAnswer::Unknown),
     };
     Step { other_recipe: comparison == Comparison::OtherRecipe, ..decided }
 }
@@ -341,15 +383,19 @@ fn decide(head: &Head, ruling: Ruling, retention: Retention, fresh: Epoch, now: 
         Ruling::Release if head.state.is_finished() => Verdict::FailedRetryable,
         _ => return Step::keep(StepAnswer::Refused),
     };
-    let head = Head { owner: Owner::NONE, epoch: fresh.max(head.epoch.next()), ..*head };
+    // From here on it is known what the attempts so far did: an attempt that follows is a first one.
+    let (owner, epoch) = (Owner::NONE, fresh.max(head.epoch.next()));
+    let head = Head { owner, epoch, safe_until: None, ..*head };
     Step::put(StepAnswer::Done, finished(&head, verdict, retention, now))
 }
 
 fn finished(head: &Head, verdict: Verdict, retention: Retention, now: StoreTime) -> Head {
     let state = State::from(verdict);
+    // An owner that failed, or does not know, says nothing about the attempts before it: the key still counts.
+    let safe_until = head.safe_until.filter(|_| state.replayed_as().is_none());
     // Retention starts here, at the finish; what is not finished has none.
-    let expires_at = if state.is_finished() { retention.expiry(now) } else { None };
-    Head { state, expires_at, ..*head }
+    let expires_at = if state.is_finished() && safe_until.is_none() { retention.expiry(now) } else { None };
+    Head { state, expires_at, safe_until, ..*head }
 }
 
 #[cfg(test)]

@@ -3,6 +3,9 @@ use proptest::prelude::*;
 use super::*;
 
 const LEASE_MS: u64 = 100;
+/// How long an attempt may take, with the margin.
+const CALL_MS: u64 = 30;
+const WINDOW: KeyWindow = KeyWindow { safe_for_ms: Some(1_000), call_ms: CALL_MS };
 const NOW: StoreTime = StoreTime(1_000);
 const MINE: Owner = Owner::from_bytes([1; 16]);
 const OTHER: Owner = Owner::from_bytes([2; 16]);
@@ -16,7 +19,13 @@ fn asked(digest: u8, recipe: u64) -> Fingerprint {
 fn head(state: State, effect: Effect, lapsed: bool, expired: bool) -> Head {
     let lease_until = if lapsed { NOW } else { NOW.plus_ms(1) };
     let expires_at = state.is_finished().then(|| if expired { NOW } else { NOW.plus_ms(1) });
-    Head { state, effect, fingerprint: asked(1, 1), owner: MINE, epoch: EPOCH, lease_until, expires_at }
+    let (fingerprint, owner, epoch) = (asked(1, 1), MINE, EPOCH);
+    Head { state, effect, fingerprint, owner, epoch, lease_until, expires_at, safe_until: None }
+}
+
+/// A keyed one whose key protects until then.
+fn guarded(state: State, lapsed: bool, safe_until: StoreTime) -> Head {
+    Head { expires_at: None, safe_until: Some(safe_until), ..head(state, Effect::Keyed, lapsed, false) }
 }
 
 /// Every situation a record can be in.
@@ -37,6 +46,19 @@ fn situations() -> Vec<(String, Option<Head>)> {
     ));
     let decided = Head { owner: Owner::NONE, ..head(State::FailedRetryable, Effect::Keyed, true, false) };
     all.push(("failed_retryable decided".to_owned(), Some(decided)));
+    let keys = [("safe", NOW.plus_ms(CALL_MS + 1)), ("old", NOW.plus_ms(CALL_MS)), ("forgotten", NOW)];
+    for (key, safe_until) in keys {
+        for (age, lapsed) in [("live", false), ("lapsed", true)] {
+            let open = guarded(State::InProgress, lapsed, safe_until);
+            all.push((format!("in_progress keyed {age}, key {key}"), Some(open)));
+        }
+        for state in [State::Uncertain, State::FailedRetryable] {
+            all.push((
+                format!("{} keyed, key {key}", state.as_str()),
+                Some(guarded(state, true, safe_until)),
+            ));
+        }
+    }
     for state in [State::Completed, State::FailedFinal, State::FailedRetryable] {
         for (age, expired) in [("live", false), ("expired", true)] {
             all.push((format!("{} {age}", state.as_str()), Some(head(state, Effect::Opaque, true, expired))));
@@ -52,6 +74,7 @@ fn events() -> Vec<(&'static str, StepEvent)> {
         owner,
         effect,
         lease_ms: LEASE_MS,
+        window: WINDOW,
         fresh: FRESH,
     };
     let finish =
@@ -85,7 +108,10 @@ fn describe(step: &Step) -> String {
     let change = match step.change {
         Change::None => String::new(),
         Change::Remove => " → absent".to_owned(),
-        Change::Put(head) => format!(" → {}@{}", head.state.as_str(), head.epoch.0),
+        Change::Put(head) => {
+            let safe = head.safe_until.map(|until| format!(" safe +{}", until.since_ms(NOW)));
+            format!(" → {}@{}{}", head.state.as_str(), head.epoch.0, safe.unwrap_or_default())
+        }
     };
     format!("{:?}{change}{recipe}", step.answer)
 }
@@ -126,19 +152,39 @@ fn a_lease_that_ends_later_than_any_may_has_lapsed() {
 #[test]
 fn epochs_go_up_even_when_the_stores_source_of_them_goes_back() {
     let done = head(State::FailedRetryable, Effect::Opaque, true, false);
-    let StepEvent::Claim { fingerprint, owner, effect, lease_ms, .. } = events()[0].1 else {
+    let StepEvent::Claim { fingerprint, owner, effect, lease_ms, window, .. } = events()[0].1 else {
         panic!("a claim")
     };
-    let event = StepEvent::Claim { fingerprint, owner, effect, lease_ms, fresh: Epoch(3) };
+    let event = StepEvent::Claim { fingerprint, owner, effect, lease_ms, window, fresh: Epoch(3) };
     let Change::Put(next) = step(Some(&done), &event, NOW).change else { panic!("taken") };
     assert_eq!(next.epoch, Epoch(8));
+}
+
+#[test]
+fn a_key_is_forgotten_at_its_moment_and_nothing_of_it_expires() {
+    let until = NOW.plus_ms(50);
+    for (held, before) in [
+        (guarded(State::InProgress, true, until), State::InProgress),
+        (guarded(State::FailedRetryable, true, until), State::FailedRetryable),
+    ] {
+        assert_eq!(held.state_at(NOW.plus_ms(49)), Some(before));
+        assert_eq!(held.state_at(until), Some(State::Uncertain));
+        assert_eq!(held.state_at(StoreTime(u64::MAX)), Some(State::Uncertain));
+        assert!(!held.is_guard_expired(NOW.plus_ms(19), CALL_MS));
+        assert!(held.is_guard_expired(NOW.plus_ms(20), CALL_MS));
+    }
+    // Also where an expiry was stored.
+    let stored = Head { expires_at: Some(NOW), ..guarded(State::FailedRetryable, true, until) };
+    assert_eq!(stored.state_at(until), Some(State::Uncertain));
+    // An owner that works is not refused anything.
+    assert!(!guarded(State::InProgress, false, NOW).is_guard_expired(NOW, CALL_MS));
 }
 
 /// One thing a random world does. Owners hold the epochs they were given; some act long after.
 #[derive(Clone, Debug)]
 enum Act {
     Wait(u64),
-    Claim { owner: u8, digest: u8, recipe: u8, effect: u8 },
+    Claim { owner: u8, digest: u8, recipe: u8, effect: u8, safe_for_ms: Option<u64> },
     Renew { owner: u8 },
     Finish { owner: u8, verdict: u8 },
     Decide { ruling: u8 },
@@ -148,12 +194,10 @@ enum Act {
 fn acts() -> impl Strategy<Value = Vec<Act>> {
     let act = prop_oneof![
         3 => (0u64..160).prop_map(Act::Wait),
-        6 => (0u8..4, 0u8..8, 0u8..8, 0u8..3).prop_map(|(owner, digest, recipe, effect)| Act::Claim {
-            owner,
+        6 => (0u8..4, 0u8..8, 0u8..8, 0u8..3, 0u64..600).prop_map(|(owner, digest, recipe, effect, ms)| {
             // Mostly the same request under the same recipe.
-            digest: u8::from(digest == 0),
-            recipe: u8::from(recipe == 0),
-            effect,
+            let (digest, recipe) = (u8::from(digest == 0), u8::from(recipe == 0));
+            Act::Claim { owner, digest, recipe, effect, safe_for_ms: (ms >= 200).then_some(ms) }
         }),
         2 => (0u8..4).prop_map(|owner| Act::Renew { owner }),
         4 => (0u8..4, 0u8..4).prop_map(|(owner, verdict)| Act::Finish { owner, verdict }),
@@ -176,6 +220,8 @@ struct World {
     /// A decision or a known not-applied outcome since the last run.
     cleared: bool,
     completed_until: Option<Option<StoreTime>>,
+    /// Until when the key protects, since the first attempt that is not settled.
+    key_until: Option<StoreTime>,
     tokens: u8,
 }
 
@@ -202,7 +248,9 @@ impl World {
     fn act(&mut self, act: &Act) {
         match *act {
             Act::Wait(ms) => self.now = self.now.plus_ms(ms),
-            Act::Claim { owner, digest, recipe, effect } => self.claim(owner, digest, recipe, effect),
+            Act::Claim { owner, digest, recipe, effect, safe_for_ms } => {
+                self.claim(owner, (digest, recipe), effect, safe_for_ms);
+            }
             Act::Renew { owner } => {
                 if let Some((token, epoch)) = self.claims[owner as usize] {
                     let lapsed = self.head.is_none_or(|head| head.is_lapsed(self.now) || head.epoch != epoch);
@@ -221,16 +269,17 @@ impl World {
         }
     }
 
-    fn claim(&mut self, owner: u8, digest: u8, recipe: u8, effect: u8) {
+    fn claim(&mut self, owner: u8, (digest, recipe): (u8, u8), effect: u8, safe_for_ms: Option<u64>) {
         self.source += 1;
         self.tokens += 1;
         let effect = Effect::ALL[effect as usize];
         let token = Owner::from_bytes([self.tokens; 16]);
         let (before, now) = (self.head, self.now);
         let fingerprint = asked(digest, u64::from(recipe));
-        let fresh = Epoch(self.source);
+        let (fresh, lease_ms) = (Epoch(self.source), LEASE_MS);
+        let window = KeyWindow { safe_for_ms, call_ms: CALL_MS };
         let step =
-            self.apply(StepEvent::Claim { fingerprint, owner: token, effect, lease_ms: LEASE_MS, fresh });
+            self.apply(StepEvent::Claim { fingerprint, owner: token, effect, lease_ms, window, fresh });
         if step.answer == StepAnswer::Mismatch {
             assert_eq!(self.head, before, "a mismatch changed something");
         }
@@ -238,6 +287,18 @@ impl World {
             return;
         }
         let head = self.head.unwrap();
+        let untouched = before.and_then(|before| before.state_at(now).map(|_| before)).is_none_or(|before| {
+            before.state == State::FailedRetryable
+                && (before.owner == Owner::NONE || before.effect == Effect::Opaque)
+        });
+        if untouched {
+            self.key_until = if effect == Effect::Keyed { window.begun(now) } else { None };
+        }
+        assert_eq!(head.safe_until, self.key_until, "the time of the key has moved");
+        assert!(
+            self.key_until.is_none_or(|until| untouched || now.plus_ms(CALL_MS) < until),
+            "began too late"
+        );
         assert!(self.runs.iter().all(|(epoch, _)| *epoch < head.epoch), "an epoch was used twice");
         if let Some(until) = self.completed_until {
             assert!(until.is_some_and(|until| until <= now), "ran again inside retention");
@@ -264,7 +325,8 @@ impl World {
         }
         if step.answer == StepAnswer::Done {
             let head = head.unwrap();
-            assert!(head.state.is_finished() == head.expires_at.is_some(), "only finished ones expire");
+            let expires = head.state.is_finished() && head.safe_until.is_none();
+            assert!(expires == head.expires_at.is_some(), "only finished ones expire");
             match head.state {
                 State::Completed | State::FailedFinal => self.completed_until = Some(head.expires_at),
                 State::FailedRetryable => self.cleared = true,
@@ -302,7 +364,8 @@ proptest! {
         if let Some(head) = world.head {
             let far = StoreTime(u64::MAX);
             let expires = head.state_at(far).is_none();
-            prop_assert_eq!(expires, head.state.is_finished(), "in_progress and uncertain never expire");
+            let finished = head.state.is_finished() && head.safe_until.is_none();
+            prop_assert_eq!(expires, finished, "in_progress and uncertain never expire");
         }
     }
 }

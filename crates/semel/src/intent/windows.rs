@@ -4,6 +4,7 @@
 use std::fmt::Write;
 
 use super::fingerprint::Fingerprint;
+use super::guard_expiry::KeyWindow;
 use super::identity::{Epoch, Owner};
 use super::outcome::Verdict;
 use super::policy::{Effect, Retention, StoreTime};
@@ -64,6 +65,7 @@ fn claim(effect: Effect, owner: u8, fresh: u64) -> StepEvent {
         owner: Owner::from_bytes([owner; 16]),
         effect,
         lease_ms: LEASE_MS,
+        window: KeyWindow::ENDLESS,
         fresh: Epoch(fresh),
     }
 }

@@ -82,6 +82,8 @@ pub(super) struct Families {
     recovery: Labelled<2>,
     held: Labelled<1, Gauge>,
     held_oldest: Labelled<1, Gauge>,
+    guard_expired: Labelled<1>,
+    guard_expiring: Labelled<1, Gauge>,
     swept: Counter,
     record_age: Labelled<2, Histogram>,
     finalize: Labelled<2>,
@@ -107,6 +109,9 @@ impl Default for Families {
         let in_progress = "Calls answered in progress because another attempt is running";
         let held = "Uncertain intents that the last reconcile pass could not resolve";
         let held_oldest = "How long the oldest of them has been held";
+        let guard_expired = "Attempts refused because the key may be forgotten downstream";
+        let guard_expiring =
+            "Unfinished intents whose key may be forgotten downstream within an hour, or is already";
         let swept = "Records deleted because their retention was over";
         let unguarded = "Runs without a claim because the store was down";
         let other_recipe = "Records whose fingerprint was made with another recipe";
@@ -122,6 +127,8 @@ impl Default for Families {
             recovery: set.counters(names::RECOVERY, "Lookups of uncertain intents by result", by_status),
             held: set.family(names::HELD, held, by_operation, Gauge::default),
             held_oldest: set.family(names::HELD_OLDEST, held_oldest, by_operation, Gauge::default),
+            guard_expired: set.counters(names::GUARD_EXPIRED, guard_expired, by_operation),
+            guard_expiring: set.family(names::GUARD_EXPIRING, guard_expiring, by_operation, Gauge::default),
             swept: set.counter(names::SWEPT, swept),
             record_age: set.family(names::RECORD_AGE, "Age of the record a claim found", by_state, ages),
             finalize: set.counters(names::FINALIZE, "Outcomes written to the store, by result", by_status),
@@ -206,6 +213,9 @@ pub(crate) struct OperationMetrics(Arc<Counters>);
 struct Counters {
     /// Only set when counted: a zero without a count would be a lie.
     held: (Labelled<1, Gauge>, Labelled<1, Gauge>, String),
+    guard_expired: Counter,
+    /// Only set when counted, too.
+    guard_expiring: Labelled<1, Gauge>,
     claim: [Counter; ClaimStatus::ALL.len()],
     existing: [Counter; State::ALL.len()],
     record_age: [Histogram; State::ALL.len()],
@@ -227,6 +237,8 @@ impl OperationMetrics {
         let plain = [operation];
         Self(Arc::new(Counters {
             held: (families.held.clone(), families.held_oldest.clone(), operation.to_owned()),
+            guard_expired: families.guard_expired.with(plain),
+            guard_expiring: families.guard_expiring.clone(),
             claim: ClaimStatus::ALL.map(|status| families.claim.with([operation, status.as_str()])),
             existing: State::ALL.map(|state| families.existing.with([operation, state.as_str()])),
             record_age: State::ALL.map(|state| families.record_age.with([operation, state.as_str()])),
@@ -281,6 +293,16 @@ impl OperationMetrics {
         oldest.with([operation]).set(i64::try_from(oldest_ms / 1_000).unwrap_or(i64::MAX));
     }
 
+    pub(crate) fn guard_expired(&self) {
+        self.0.guard_expired.inc();
+    }
+
+    /// Sets how many keys may be forgotten soon.
+    pub(crate) fn guard_expiring(&self, intents: usize) {
+        let expiring = self.0.guard_expiring.with([&self.0.held.2]);
+        expiring.set(i64::try_from(intents).unwrap_or(i64::MAX));
+    }
+
     pub(crate) fn finalize(&self, status: FinishStatus) {
         self.0.finalize[status as usize].inc();
     }
@@ -316,7 +338,9 @@ mod tests {
     #[test]
     fn contract_names_types_labels_and_help() {
         let metrics = Metrics::new();
-        metrics.operation(&Operation::new("pay").unwrap()).held(1, 1);
+        let pay = metrics.operation(&Operation::new("pay").unwrap());
+        pay.held(1, 1);
+        pay.guard_expiring(1);
         metrics.webhook("stripe");
         crate::contracts::pinned("metrics.guard", &listing(&metrics.render()));
     }

@@ -107,6 +107,9 @@ struct Watched<S> {
     last_held: u64,
 }
 
+/// How soon a key may be forgotten that is counted as expiring.
+const EXPIRING_MS: u64 = 60 * 60 * 1_000;
+
 struct RunBudget {
     records: usize,
     lookups: usize,
@@ -209,6 +212,7 @@ impl<S: Store> Watched<S> {
             self.after = next;
             if self.after.is_none() {
                 self.end_of_pass();
+                self.count_expiring(report).await;
                 return;
             }
         }
@@ -316,6 +320,22 @@ impl<S: Store> Watched<S> {
         Resolved::LookedUp(self.operation.look_up(existing).instrument(span).await)
     }
 
+    /// Counts the unfinished intents whose key may be forgotten soon, one page at most.
+    async fn count_expiring(&self, report: &mut Report) {
+        if self.operation.of.policy.safe_for.is_none() {
+            return;
+        }
+        let filter = Filter {
+            operation: Some(self.operation.of.operation.as_str().to_owned()),
+            expiring_within_ms: Some(EXPIRING_MS),
+            ..Filter::default()
+        };
+        match self.operation.ask(Phase::Read, pin!(self.operation.guard().store().list(filter))).await {
+            Ok(page) => self.operation.of.metrics.guard_expiring(page.records.len()),
+            Err(_) => report.store_failures += 1,
+        }
+    }
+
     fn end_of_pass(&mut self) {
         let pass = std::mem::take(&mut self.pass);
         let oldest_ms = pass.oldest_held.as_ref().map_or(0, |held| held.held_ms);
@@ -333,10 +353,14 @@ impl<S: Store> Watched<S> {
 }
 
 fn held(record: &Record, now: StoreTime) -> HeldIntent {
+    // It may have waited for a retry until its key could be forgotten.
+    let forgotten =
+        record.head.safe_until.filter(|until| *until <= now && record.head.state != State::Uncertain);
+    let since = record.since(now).max(forgotten.unwrap_or_default());
     HeldIntent {
         id: record.intent.id(),
         operation: record.intent.operation().clone(),
-        held_ms: now.since_ms(record.since(now)),
+        held_ms: now.since_ms(since),
     }
 }
 

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use super::entry::{Entry, EntryKind, NewEntry, Op, Safe, StepId};
 use super::spec::StepSpec;
 use super::state::ParkReason;
+use crate::intent::guard_expiry::may_begin;
 use crate::intent::policy::{StoreTime, millis};
 
 /// How long after its beginning was sent to the journal a call may start. Later it is not made.
@@ -368,8 +369,8 @@ impl Progress {
 
     /// Whether the participant's key still protects an attempt that begins now.
     fn is_safe(&self, spec: &StepSpec, now: StoreTime) -> bool {
-        let ends = now.plus_ms(millis(START_MAX + spec.timeout + spec.safe_margin));
-        self.is_untouched() || self.safe_until.is_none_or(|until| ends < until)
+        let call_ms = millis(START_MAX + spec.timeout + spec.safe_margin);
+        self.is_untouched() || may_begin(now, call_ms, self.safe_until)
     }
 
     /// By a lookup where there is one, otherwise by a person.

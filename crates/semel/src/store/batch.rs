@@ -188,6 +188,7 @@ mod tests {
             epoch: Epoch(1),
             attempt,
             lease_until: StoreTime(0),
+            safe_until: None,
             other_recipe: false,
         }
     }

@@ -54,6 +54,7 @@ async fn a_claim_of_a_key_that_is_held_for_ever_is_in_flight_and_no_error() {
         owner: Owner::random(),
         effect: Effect::Opaque,
         lease_ms: 1_000,
+        window: crate::intent::guard_expiry::KeyWindow::ENDLESS,
     };
     let answer = all_locked().ask(claim, Command::Claim).await;
     let Ok(Claimed::InFlight(existing)) = answer else { panic!("{answer:?}") };
@@ -71,6 +72,7 @@ async fn an_outcome_for_a_row_that_is_held_for_ever_is_an_error_of_which_nothing
         epoch: Epoch(1),
         attempt: 1,
         lease_until: StoreTime(0),
+        safe_until: None,
         other_recipe: false,
     };
     let finishing =

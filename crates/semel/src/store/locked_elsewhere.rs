@@ -23,6 +23,7 @@ pub(super) fn in_flight(claim: &Claim, now: StoreTime) -> Claimed {
         epoch: Epoch(0),
         lease_until: now.plus_ms(LEASE_MS),
         expires_at: None,
+        safe_until: None,
     };
     let record = Record {
         intent: claim.intent.clone(),

@@ -244,6 +244,7 @@ pub(super) fn matches(filter: &Filter, record: &Record, now: StoreTime) -> bool 
         && filter.operation.as_ref().is_none_or(|name| record.intent.operation().as_str() == name)
         && filter.tenant.as_ref().is_none_or(tenant)
         && filter.older_than_ms.is_none_or(|ms| now.since_ms(record.since(now)) >= ms)
+        && filter.expiring_within_ms.is_none_or(|ms| record.expires_within(now, ms))
 }
 
 /// Refuses an outcome that is too large for any store, before anything is written.
@@ -322,7 +323,8 @@ mod tests {
         let (scope, operation) = (Scope::single_tenant(), Operation::new("pay").unwrap());
         let intent = Intent::new(scope, operation, Key::new(key).unwrap());
         let (fingerprint, owner) = (Recipe::default().bytes(b""), Owner::random());
-        Claim { intent, fingerprint, owner, effect: Effect::Opaque, lease_ms: 1_000 }
+        let window = crate::intent::guard_expiry::KeyWindow::ENDLESS;
+        Claim { intent, fingerprint, owner, effect: Effect::Opaque, lease_ms: 1_000, window }
     }
 
     #[tokio::test]

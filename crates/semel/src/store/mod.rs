@@ -22,6 +22,7 @@ use std::future::Future;
 use std::sync::Arc;
 
 use crate::intent::fingerprint::Fingerprint;
+use crate::intent::guard_expiry::KeyWindow;
 use crate::intent::identity::{Epoch, Intent, IntentId, Owner};
 use crate::intent::outcome::{Outcome, Verdict};
 use crate::intent::policy::{Effect, Retention, StoreTime};
@@ -95,6 +96,8 @@ pub struct Claim {
     pub effect: Effect,
     /// The lease in ms: how long the claim is valid without a renewal.
     pub lease_ms: u64,
+    /// How long the key protects a keyed effect.
+    pub window: KeyWindow,
 }
 
 /// The answer to a [`Claim`].
@@ -137,6 +140,8 @@ pub struct Ticket {
     pub attempt: u32,
     /// When the lease ends.
     pub lease_until: StoreTime,
+    /// Until when the downstream remembers the key; see [`Head::safe_until`](crate::intent::state::Head::safe_until).
+    pub safe_until: Option<StoreTime>,
     /// A record made with another recipe was taken over.
     pub other_recipe: bool,
 }
@@ -240,6 +245,9 @@ pub struct Filter {
     pub tenant: Option<String>,
     /// Only those whose state last changed at least this long ago, in ms.
     pub older_than_ms: Option<u64>,
+    /// Only unfinished ones whose key may be forgotten downstream within this time, in ms, or is already
+    /// ([`Head::safe_until`](crate::intent::state::Head::safe_until)).
+    pub expiring_within_ms: Option<u64>,
     /// The cursor of the next page: the last page's [`Page::next`].
     pub after: Option<String>,
     /// At most this many; 0 and everything above means [`PAGE_RECORDS_MAX`].
@@ -258,10 +266,11 @@ impl Filter {
         if self.states.is_empty() { &State::ALL } else { &self.states }
     }
 
-    /// Whether only open records match: they are few, and every store finds them at once.
+    /// Whether only open records match: they are few, and every store finds them at once. A failed one whose key still
+    /// protects is stored among them.
     #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql", feature = "redis"))]
     fn only_open(&self) -> bool {
-        self.wanted_states().iter().all(|state| !state.is_finished())
+        self.expiring_within_ms.is_some() || self.wanted_states().iter().all(|state| !state.is_finished())
     }
 }
 
@@ -313,6 +322,8 @@ pub trait Store: Send + Sync + 'static {
     /// - Claiming again with the same [`Claim::owner`] while the lease runs returns the same ticket, so a claim whose
     ///   answer was lost is settled by repeating it.
     /// - An opaque claim whose lease has expired is [`Claimed::Uncertain`], never `Run`.
+    /// - The first keyed claim with a [`Claim::window`] stores until when the key protects. Later claims do not move that
+    ///   time, and are [`Claimed::Uncertain`] when they would end after it.
     fn claim(&self, claim: Claim) -> impl Future<Output = Result<Claimed, StoreError>> + Send;
 
     /// Extends the lease from now. A lapsed or lost claim is [`Renewed::Stale`] and stays as it is.
@@ -327,7 +338,7 @@ pub trait Store: Send + Sync + 'static {
     /// - A stale owner changes nothing and gets [`Finished::Stale`].
     /// - The lease does not matter: the last owner's late outcome is accepted until another claim or a decision.
     /// - The first outcome of an owner stands; an uncertain one may be made certain by the same owner.
-    /// - Retention starts now; an uncertain record has none.
+    /// - Retention starts now; an uncertain record has none, and neither has a retryable failure whose key still counts.
     fn finish(
         &self,
         ticket: Ticket,

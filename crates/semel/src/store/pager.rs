@@ -6,6 +6,8 @@
 use super::{Filter, PAGE_OUTCOME_BYTES, encoding};
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 use super::{StoreError, cursor};
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+use crate::intent::policy::StoreTime;
 
 /// Rows in the first window.
 const WINDOW_ROWS_MIN: i64 = 1_000;
@@ -83,6 +85,12 @@ pub(super) fn sequence(filter: &Filter) -> Result<Option<i64>, StoreError> {
     let Some(after) = &filter.after else { return Ok(None) };
     let parsed = after.parse().ok().filter(|seq| *seq > 0);
     parsed.map(Some).ok_or_else(|| cursor::unknown(after))
+}
+
+/// By when a key has to be forgotten, if only such are wanted.
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+pub(super) fn expiring_by(filter: &Filter, now: StoreTime) -> Option<i64> {
+    filter.expiring_within_ms.map(|ms| encoding::number(now.plus_ms(ms).0))
 }
 
 /// The states that are wanted, one bit each.

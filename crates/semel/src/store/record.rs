@@ -80,6 +80,11 @@ impl Record {
         if self.head.is_lapsed(now) { self.head.lease_until } else { self.changed_at }
     }
 
+    /// Whether it is unfinished and its key may be forgotten downstream within that time, or is already.
+    pub fn expires_within(&self, now: StoreTime, ms: u64) -> bool {
+        self.head.safe_until.is_some_and(|until| until <= now.plus_ms(ms))
+    }
+
     /// The answer to a claim that found this record.
     pub fn existing(self, now: StoreTime, other_recipe: bool) -> Existing {
         Existing { record: Arc::new(self), now, other_recipe }
@@ -93,6 +98,7 @@ impl Record {
             epoch: self.head.epoch,
             attempt: self.attempts,
             lease_until: self.head.lease_until,
+            safe_until: self.head.safe_until,
             other_recipe,
         }
     }
@@ -112,6 +118,7 @@ pub(super) fn on_claim(
         owner: claim.owner,
         effect: claim.effect,
         lease_ms: claim.lease_ms,
+        window: claim.window,
         fresh,
     };
     let step = step(before.map(|record| &record.head), &event, now);

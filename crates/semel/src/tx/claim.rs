@@ -10,11 +10,12 @@ use super::error::TxError;
 use super::wait_queue::Turn;
 use crate::backoff::{Backoff, spread};
 use crate::intent::fingerprint::Fingerprint;
+use crate::intent::guard_expiry::KeyWindow;
 use crate::intent::identity::{Epoch, Intent, IntentId, Owner};
 use crate::intent::outcome::{Outcome, Verdict};
 use crate::intent::policy::{Effect, Retention, StoreTime};
-use crate::intent::state::{Head, State, StepAnswer, StepEvent, step};
-use crate::store::encoding;
+use crate::intent::state::{Change, Head, State, StepAnswer, StepEvent, step};
+use crate::store::encoding::{self, Codes, Decoded};
 
 /// Pauses between two attempts (backoff): short at first, because most transactions are short.
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(1), Duration::from_millis(20));
@@ -46,6 +47,15 @@ const PUT: Sql = Sql {
     sqlite: include_str!("sql/put_sqlite.sql"),
 };
 
+const KEEP_SAFE_UNTIL: Sql = Sql {
+    postgres: "UPDATE semel_intent SET effect = 0, expires_at = $3 WHERE id = $1 AND epoch = $2 AND state = 0 \
+               RETURNING epoch",
+    mysql: "UPDATE semel_intent SET effect = 0, expires_at = ?3 WHERE id = ?1 AND epoch = ?2 AND state = 0;\n\
+            SELECT CAST(IF(ROW_COUNT() > 0, ?2, NULL) AS SIGNED)",
+    sqlite: "UPDATE semel_intent SET effect = 0, expires_at = ?3 WHERE id = ?1 AND epoch = ?2 AND state = 0 \
+             RETURNING epoch",
+};
+
 /// A request to run an intent in the caller's transaction.
 #[derive(Clone, Debug)]
 pub(super) struct Ask {
@@ -54,6 +64,8 @@ pub(super) struct Ask {
     pub(super) owner: Owner,
     pub(super) effect: Effect,
     pub(super) lease_ms: u64,
+    /// How long the keys of remote calls protect.
+    pub(super) window: KeyWindow,
     pub(super) wait: Duration,
     /// It is claimed to be refused for ever: what is done comes back with a claim of its own, expired or not.
     pub(super) barrier: bool,
@@ -65,12 +77,18 @@ pub(super) struct Seen {
     epoch: Option<Epoch>,
     owner: Option<Owner>,
     carry: bool,
+    safe_until: Option<StoreTime>,
 }
 
 impl Seen {
     /// A takeover: an earlier attempt claimed it, so there may be phases.
     pub(super) fn is_takeover(&self) -> bool {
         self.carry
+    }
+
+    /// Until when the keys of remote calls protect; set by the first attempt.
+    pub(super) fn safe_until(&self) -> Option<StoreTime> {
+        self.safe_until
     }
 }
 
@@ -177,6 +195,7 @@ fn decide(ask: &Ask, inspected: Inspected) -> Result<Option<Claimed>, TxError> {
         owner: ask.owner,
         effect: ask.effect,
         lease_ms: ask.lease_ms,
+        window: ask.window,
         // The database assigns it when the record is written.
         fresh: Epoch(0),
     };
@@ -184,7 +203,8 @@ fn decide(ask: &Ask, inspected: Inspected) -> Result<Option<Claimed>, TxError> {
     let known =
         |head: &Head| if ask.barrier && head.state == State::Completed { None } else { head.expires_at };
     let head = inspected.head.map(|head| Head { expires_at: known(&head), ..head });
-    match step(head.as_ref(), &event, inspected.now).answer {
+    let step = step(head.as_ref(), &event, inspected.now);
+    match step.answer {
         StepAnswer::Mismatch => Err(TxError::Mismatch),
         StepAnswer::Replay if ask.barrier && !inspected.locked => Ok(None),
         StepAnswer::Replay if ask.barrier && !inspected.writable => Err(read_only()),
@@ -198,7 +218,7 @@ fn decide(ask: &Ask, inspected: Inspected) -> Result<Option<Claimed>, TxError> {
             };
             if ask.barrier && !failed {
                 let (epoch, owner) = inspected.head.map(|head| (head.epoch, head.owner)).unzip();
-                return Ok(Some(Claimed::Done(Seen { epoch, owner, carry: false }, outcome)));
+                return Ok(Some(Claimed::Done(Seen { epoch, owner, carry: false, safe_until: None }, outcome)));
             }
             Ok(Some(Claimed::Replay(verdict, outcome)))
         }
@@ -206,7 +226,11 @@ fn decide(ask: &Ask, inspected: Inspected) -> Result<Option<Claimed>, TxError> {
         StepAnswer::Run if inspected.locked => {
             let carry = inspected.head.is_some_and(|head| head.state_at(inspected.now).is_some());
             let (epoch, owner) = inspected.head.map(|head| (head.epoch, head.owner)).unzip();
-            Ok(Some(Claimed::Run(Seen { epoch, owner, carry })))
+            let safe_until = match step.change {
+                Change::Put(head) => head.safe_until,
+                _ => None,
+            };
+            Ok(Some(Claimed::Run(Seen { epoch, owner, carry, safe_until })))
         }
         StepAnswer::Run | StepAnswer::InFlight => Ok(None),
         _ => Err(TxError::Uncertain { id: ask.intent.id() }),
@@ -284,12 +308,15 @@ pub(super) fn inspected(
     let Some(state) = row.int_or_null(at)? else {
         return Ok(Inspected { locked, writable, now, head: None, outcome: None });
     };
+    let codes = Codes { state, effect: row.int(at + 1)?, expires_at: row.int_or_null(at + 4)? };
+    let Decoded { state, effect, expires_at, safe_until } = codes.read().map_err(unreadable)?;
     let head = Head {
-        state: encoding::state_of(state).map_err(unreadable)?,
-        effect: encoding::effect_of(row.int(at + 1)?).map_err(unreadable)?,
+        state,
+        effect,
         epoch: Epoch(row.int(at + 2)?.cast_unsigned()),
         lease_until: StoreTime(row.int(at + 3)?.cast_unsigned()),
-        expires_at: row.int_or_null(at + 4)?.map(|at| StoreTime(at.cast_unsigned())),
+        expires_at,
+        safe_until,
         owner: Owner::from_bytes(fixed(&row.bytes(at + 5)?)?),
         fingerprint: Fingerprint::from_parts(fixed(&row.bytes(at + 7)?)?, row.int(at + 6)?.cast_unsigned()),
     };
@@ -337,6 +364,27 @@ pub(super) async fn put(
     };
     // Another owner did that without taking the lock; its claim stands, and ours is rolled back.
     epoch.map(|epoch| Epoch(epoch.cast_unsigned())).ok_or(TxError::Lost)
+}
+
+/// Keeps until when the keys of remote calls protect, in the transaction that has just written the claim: as
+/// [`Codes`] says, in the place of an expiry, and with an effect that an older version holds.
+pub(super) async fn keep_safe_until(
+    tx: &mut OpenTx<'_, impl Tx>,
+    intent: &Intent,
+    epoch: Epoch,
+    until: StoreTime,
+) -> Result<(), TxError> {
+    let values = vec![
+        intent.id().as_bytes()[..].into(),
+        encoding::number(epoch.0).into(),
+        encoding::number(until.0.min(encoding::MS_MAX)).into(),
+    ];
+    let rows = tx.run(&KEEP_SAFE_UNTIL, values).await?;
+    let kept = match rows.first() {
+        Some(row) => row.int_or_null(0)?,
+        None => None,
+    };
+    kept.filter(|kept| *kept > 0).map(|_| ()).ok_or(TxError::Lost)
 }
 
 /// The key of an intent's advisory lock.

@@ -8,6 +8,7 @@ use super::error::TxError;
 use super::stored_value::{Kept, Remember};
 use crate::crash;
 use crate::intent::fingerprint::Fingerprint;
+use crate::intent::guard_expiry::KeyWindow;
 use crate::intent::identity::{Intent, Owner};
 use crate::intent::outcome::Outcome;
 use crate::intent::policy::{Effect, Retention};
@@ -93,6 +94,7 @@ impl Once {
             owner: Owner::random(),
             effect: Effect::Atomic,
             lease_ms: 0,
+            window: KeyWindow::ENDLESS,
             wait: WAIT,
             barrier: false,
         };

@@ -15,6 +15,7 @@ use super::once::TxReply;
 use super::stored_value::{Kept, Remember};
 use crate::crash;
 use crate::intent::fingerprint::Fingerprint;
+use crate::intent::guard_expiry::{KeyWindow, SAFE_MARGIN};
 use crate::intent::identity::{Epoch, Intent, Owner};
 use crate::intent::key::Key;
 use crate::intent::outcome::{Outcome, Verdict};
@@ -125,6 +126,7 @@ impl Phases {
             // Remote calls in between carry their own keys: after a crash it may go on at once.
             effect: Effect::Keyed,
             lease_ms: millis(LEASE),
+            window: KeyWindow::ENDLESS,
             wait: Duration::ZERO,
             barrier: false,
         };
@@ -154,6 +156,15 @@ impl Phases {
         self
     }
 
+    /// Sets how long the services that the remote calls go to remember a key, at least, counted from the first start.
+    /// A start that might repeat a call later than that is [`TxError::Uncertain`]: look up what happened, and decide the
+    /// intent (`semel resolve`). Without it, a start long after the first one repeats a call under a key that may have
+    /// been forgotten. No call may take longer than the [lease](Self::lease).
+    pub fn safe_for(mut self, safe_for: Duration) -> Self {
+        self.ask.window.safe_for_ms = Some(millis(safe_for));
+        self
+    }
+
     /// Sets how long to wait for another owner. Without it there is no wait: a waiter holds a transaction and its
     /// connection, and the owner may need that very connection for its next phase.
     pub fn wait(mut self, wait: Duration) -> Self {
@@ -179,7 +190,9 @@ impl Phases {
 
     /// Each start is a new attempt: two with one owner token would both believe the claim theirs.
     fn with_new_owner(&self) -> Ask {
-        Ask { owner: Owner::random(), ..self.ask.clone() }
+        let call_ms = self.ask.lease_ms.saturating_add(millis(SAFE_MARGIN));
+        let window = KeyWindow { call_ms, ..self.ask.window };
+        Ask { owner: Owner::random(), window, ..self.ask.clone() }
     }
 
     async fn start(self, tx: &mut OpenTx<'_, impl Tx>, ask: Ask) -> Result<Begun, TxError> {
@@ -199,6 +212,9 @@ impl Phases {
         });
         let done = done.collect::<Result<_, TxError>>()?;
         let epoch = claim::put(tx, &ask, seen, State::InProgress, self.retention, None).await?;
+        if let Some(until) = seen.safe_until() {
+            claim::keep_safe_until(tx, &ask.intent, epoch, until).await?;
+        }
         crash::point(crash::AFTER_CLAIM);
         let (names, retention, protection) = (self.names, self.retention, Box::new(self.protection));
         Ok(Begun::Run(PhaseRun { ask, names, retention, protection, epoch, done }))

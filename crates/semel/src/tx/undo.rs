@@ -19,6 +19,7 @@ use super::once::{TxReply, WAIT, undone};
 use super::stored_value::{Kept, Remember};
 use crate::crash;
 use crate::intent::fingerprint::{Fingerprint, Recipe};
+use crate::intent::guard_expiry::KeyWindow;
 use crate::intent::identity::{Intent, Owner};
 use crate::intent::outcome::{Outcome, Verdict};
 use crate::intent::policy::{Effect, Retention};
@@ -106,6 +107,7 @@ impl UndoOnce {
             owner: Owner::random(),
             effect,
             lease_ms: 0,
+            window: KeyWindow::ENDLESS,
             wait: WAIT,
             barrier,
         };

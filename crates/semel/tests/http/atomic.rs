@@ -26,7 +26,9 @@ async fn in_one_commit(
 ) -> axum::response::Response {
     let (intent, fingerprint) = (claim.intent().clone(), claim.fingerprint());
     let (owner, effect) = (Owner::random(), Effect::Atomic);
-    let claimed = store.claim(Claim { intent, fingerprint, owner, effect, lease_ms: 1_000 }).await.unwrap();
+    let window = semel::intent::guard_expiry::KeyWindow::ENDLESS;
+    let claim = Claim { intent, fingerprint, owner, effect, lease_ms: 1_000, window };
+    let claimed = store.claim(claim).await.unwrap();
     let Claimed::Run(ticket) = claimed else { panic!("{claimed:?}") };
     let n = effects.happen();
     let outcome =

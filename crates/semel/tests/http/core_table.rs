@@ -69,7 +69,8 @@ async fn claimed_and_died(
     wire.pay("k", "{}").await;
     let fingerprint = record(store, "k").await.unwrap().head.fingerprint;
     let lease_ms = kind.span_ms(30_000).as_millis() as u64;
-    let claim = Claim { intent: intent("k"), fingerprint, owner: Owner::random(), effect, lease_ms };
+    let window = semel::intent::guard_expiry::KeyWindow::ENDLESS;
+    let claim = Claim { intent: intent("k"), fingerprint, owner: Owner::random(), effect, lease_ms, window };
     match store.claim(claim).await.unwrap() {
         Claimed::Run(ticket) => ticket,
         other => panic!("{other:?}"),

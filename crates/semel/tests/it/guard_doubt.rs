@@ -415,7 +415,8 @@ async fn an_unseen_transaction_is_in_flight_at_once_where_nothing_is_in_doubt() 
     let first = Guard::new(inner.clone()).operation("pay").unwrap();
     let intent = first.intent(&acme(), &key("k"));
     let owner = Owner::random();
-    let claim = Claim { intent, fingerprint: print, owner, effect: Effect::Opaque, lease_ms: 60_000 };
+    let window = semel::intent::guard_expiry::KeyWindow::ENDLESS;
+    let claim = Claim { intent, fingerprint: print, owner, effect: Effect::Opaque, lease_ms: 60_000, window };
     inner.claim(claim).await.unwrap();
     let hiding = Hiding::new(&inner, 0..100);
     let claims = Arc::clone(&hiding.claims);

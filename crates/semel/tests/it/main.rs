@@ -11,6 +11,7 @@ mod consumer_end;
 #[cfg(feature = "sqlite")]
 mod consumer_window;
 mod guard_doubt;
+mod guard_expiry;
 mod guard_faults;
 mod guard_minimal;
 mod guard_observed;

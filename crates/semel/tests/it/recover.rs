@@ -26,6 +26,7 @@ async fn abandon(pay: &Guarded<impl Store>, name: &str, effect: Effect) -> Ticke
         owner: Owner::random(),
         effect,
         lease_ms: 1_000,
+        window: semel::intent::guard_expiry::KeyWindow::ENDLESS,
     };
     match pay.guard().store().claim(claim).await.unwrap() {
         Claimed::Run(ticket) => ticket,
@@ -238,6 +239,7 @@ async fn abandoned_claims_of_a_protected_effect_are_looked_up_too() {
         owner: Owner::random(),
         effect: Effect::Keyed,
         lease_ms: 60_000,
+        window: semel::intent::guard_expiry::KeyWindow::ENDLESS,
     };
     assert!(matches!(pay.guard().store().claim(live).await.unwrap(), Claimed::Run(_)));
     let report = Reconciler::new().watch(&pay).run_once().await;

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use proptest::prelude::*;
 use semel::intent::fingerprint::Fingerprint;
+use semel::intent::guard_expiry::KeyWindow;
 use semel::intent::state::Ruling;
 use semel::store::memory::MemoryStore;
 use semel::store::{Claim, Claimed, Decide, Filter, Finish, Record, Store, Ticket};
@@ -13,21 +14,60 @@ use crate::sqlite_support::*;
 
 #[derive(Clone, Debug)]
 enum Op {
-    Claim { key: u8, print: u8, recipe: u64, owner: u8, effect: usize, lease_ms: u64 },
-    Renew { ticket: usize, lease_ms: u64 },
-    Finish { ticket: usize, verdict: usize, body: Option<Vec<u8>>, retention: Option<u64> },
-    Decide { key: u8, epochs_back: u64, ruling: usize },
-    Sweep { limit: usize },
-    Wait { ms: u64 },
-    Get { key: u8 },
-    List { states: Vec<usize>, operation: Option<u8>, tenant: Option<u8>, older: Option<u64> },
+    Claim {
+        key: u8,
+        print: u8,
+        recipe: u64,
+        owner: u8,
+        effect: usize,
+        lease_ms: u64,
+        window: KeyWindow,
+    },
+    Renew {
+        ticket: usize,
+        lease_ms: u64,
+    },
+    Finish {
+        ticket: usize,
+        verdict: usize,
+        body: Option<Vec<u8>>,
+        retention: Option<u64>,
+    },
+    Decide {
+        key: u8,
+        epochs_back: u64,
+        ruling: usize,
+    },
+    Sweep {
+        limit: usize,
+    },
+    Wait {
+        ms: u64,
+    },
+    Get {
+        key: u8,
+    },
+    List {
+        states: Vec<usize>,
+        operation: Option<u8>,
+        tenant: Option<u8>,
+        older: Option<u64>,
+        expiring: Option<u64>,
+    },
+}
+
+fn windows() -> impl Strategy<Value = KeyWindow> {
+    let safe_for_ms = prop::option::of(prop_oneof![50..400u64, Just(u64::MAX)]);
+    (safe_for_ms, 0..60u64).prop_map(|(safe_for_ms, call_ms)| KeyWindow { safe_for_ms, call_ms })
 }
 
 fn ops() -> impl Strategy<Value = Op> {
     let ms = prop_oneof![Just(0u64), 1..200u64, Just(u64::MAX)];
     prop_oneof![
-        6 => (0..6u8, 0..2u8, 1..3u64, 0..4u8, 0..3usize, ms.clone()).prop_map(
-            |(key, print, recipe, owner, effect, lease_ms)| Op::Claim { key, print, recipe, owner, effect, lease_ms }
+        6 => (0..6u8, 0..2u8, 1..3u64, 0..4u8, 0..3usize, ms.clone(), windows()).prop_map(
+            |(key, print, recipe, owner, effect, lease_ms, window)| {
+                Op::Claim { key, print, recipe, owner, effect, lease_ms, window }
+            }
         ),
         2 => (0..8usize, ms.clone()).prop_map(|(ticket, lease_ms)| Op::Renew { ticket, lease_ms }),
         4 => (0..8usize, 0..4usize, prop::option::of(prop::collection::vec(any::<u8>(), 0..40)), prop::option::of(ms))
@@ -41,9 +81,12 @@ fn ops() -> impl Strategy<Value = Op> {
             prop::collection::vec(0..5usize, 0..3),
             prop::option::of(0..3u8),
             prop::option::of(0..3u8),
+            prop::option::of(0..200u64),
             prop::option::of(0..200u64)
         )
-            .prop_map(|(states, operation, tenant, older)| Op::List { states, operation, tenant, older }),
+            .prop_map(|(states, operation, tenant, older, expiring)| {
+                Op::List { states, operation, tenant, older, expiring }
+            }),
     ]
 }
 
@@ -71,7 +114,7 @@ impl Seen {
     fn record(&mut self, record: &Record) -> String {
         let head = &record.head;
         format!(
-            "{:?} {:?} {:?} {:?} e{} {:?} until {} expires {:?} x{} {} {} {:?} {:?}",
+            "{:?} {:?} {:?} {:?} e{} {:?} until {} expires {:?} safe {:?} x{} {} {} {:?} {:?}",
             record.intent,
             head.state,
             head.effect,
@@ -80,6 +123,7 @@ impl Seen {
             head.owner,
             Self::time(head.lease_until.0),
             head.expires_at.map(|at| Self::time(at.0)),
+            head.safe_until.map(|at| Self::time(at.0)),
             record.attempts,
             record.created_at.0,
             record.changed_at.0,
@@ -88,9 +132,10 @@ impl Seen {
         )
     }
     fn ticket(&mut self, ticket: &Ticket) -> String {
-        let Ticket { id, owner, epoch, attempt, lease_until, other_recipe } = *ticket;
+        let Ticket { id, owner, epoch, attempt, lease_until, safe_until, other_recipe } = *ticket;
+        let safe = safe_until.map(|at| Self::time(at.0));
         let (epoch, until) = (self.epoch(epoch), Self::time(lease_until.0));
-        format!("{id:?} {owner:?} e{epoch} #{attempt} until {until} {other_recipe}")
+        format!("{id:?} {owner:?} e{epoch} #{attempt} until {until} safe {safe:?} {other_recipe}")
     }
     fn claimed(&mut self, claimed: &Claimed) -> String {
         match claimed {
@@ -110,13 +155,14 @@ async fn transcript(store: impl Store, hand: &Hand, ops: &[Op]) -> Vec<String> {
     let mut tickets: Vec<Ticket> = Vec::new();
     for op in ops {
         let line = match op.clone() {
-            Op::Claim { key, print, recipe, owner, effect, lease_ms } => {
+            Op::Claim { key, print, recipe, owner, effect, lease_ms, window } => {
                 let claim = Claim {
                     intent: named(key),
                     fingerprint: Fingerprint::from_parts([print; 32], recipe),
                     owner: Owner::from_bytes([owner + 1; 16]),
                     effect: Effect::ALL[effect],
                     lease_ms,
+                    window,
                 };
                 let claimed = store.claim(claim).await.unwrap();
                 if let Claimed::Run(ticket) = &claimed {
@@ -173,12 +219,13 @@ async fn transcript(store: impl Store, hand: &Hand, ops: &[Op]) -> Vec<String> {
                 Some(record) => seen.record(&record),
                 None => "none".to_owned(),
             },
-            Op::List { states, operation, tenant, older } => {
+            Op::List { states, operation, tenant, older, expiring } => {
                 let filter = Filter {
                     states: states.into_iter().map(|n| State::ALL[n]).collect(),
                     operation: operation.map(|n| ["pay", "refund", "other"][usize::from(n)].to_owned()),
                     tenant: tenant.map(|n| ["a", "a%2Fb", "unknown"][usize::from(n)].to_owned()),
                     older_than_ms: older,
+                    expiring_within_ms: expiring,
                     after: None,
                     limit: 100,
                 };

@@ -68,6 +68,7 @@ pub(crate) fn claim_of(intent: Intent) -> Claim {
         owner: Owner::random(),
         effect: Effect::Opaque,
         lease_ms: LEASE_MS,
+        window: semel::intent::guard_expiry::KeyWindow::ENDLESS,
     }
 }
 

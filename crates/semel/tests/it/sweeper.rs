@@ -22,6 +22,7 @@ async fn filled(finished: usize) -> (Guard<MemoryStore>, MemoryStore) {
         owner: Owner::random(),
         effect: Effect::Opaque,
         lease_ms,
+        window: semel::intent::guard_expiry::KeyWindow::ENDLESS,
     };
     for n in 0..finished {
         let Claimed::Run(ticket) = store.claim(claim(&format!("k-{n}"), 1_000)).await.unwrap() else {

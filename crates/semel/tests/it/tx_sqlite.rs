@@ -314,3 +314,32 @@ async fn a_sweeper_works_on_the_applications_file() {
     assert_eq!(sweeper.run_once().await.unwrap(), Swept { records: 203, more: false });
     assert_eq!(count(&db, "semel_intent"), 1);
 }
+
+/// The keys of remote calls are remembered for a while only: a start that might repeat one later is uncertain.
+#[tokio::test]
+async fn phases_do_not_go_on_once_a_remote_key_may_be_forgotten() {
+    let (_directory, path) = file();
+    let mut db = open(&path);
+    let names = ["reserve", "charge"];
+    let phases = Phases::new(&intent("k"), asked(1), &names).unwrap().safe_for(Duration::from_secs(3_600));
+    let reader = SqliteReader::open(&path).await.unwrap();
+    let mut first = None;
+    for n in 0..3 {
+        let tx = begin(&mut db, TransactionBehavior::Immediate);
+        let Started::Run(mut run) = blocking::start_tx::<i64>(&phases, &tx).unwrap() else { panic!() };
+        let reserved = blocking::phase_tx(&mut run, &tx, "reserve", |tx| book(tx, "k")).unwrap();
+        tx.commit().unwrap();
+        assert_eq!(reserved.replayed, n > 0);
+        let head = reader.get(intent("k").id()).await.unwrap().unwrap().head;
+        assert_eq!((head.state, head.effect, head.expires_at), (State::InProgress, Effect::Keyed, None));
+        assert_eq!(head.safe_until, *first.get_or_insert(head.safe_until), "a takeover does not move it");
+        assert!(head.safe_until.is_some());
+        db.execute("UPDATE semel_intent SET lease_until = 1", []).unwrap();
+    }
+    db.execute("UPDATE semel_intent SET expires_at = 2", []).unwrap();
+    let tx = begin(&mut db, TransactionBehavior::Immediate);
+    let refused = blocking::start_tx::<i64>(&phases, &tx).unwrap_err();
+    assert!(matches!(refused, TxError::Uncertain { .. }), "{refused}");
+    drop(tx);
+    assert_eq!(sweep(&db, 100).unwrap(), 0, "it is not swept");
+}

@@ -38,7 +38,8 @@ pub(crate) async fn pair(
 ) -> Result<(), Failed> {
     let owner = Owner::random();
     let fingerprint = fingerprint();
-    let claim = Claim { intent, fingerprint, owner, effect: Effect::Opaque, lease_ms: 30_000 };
+    let window = semel::intent::guard_expiry::KeyWindow::ENDLESS;
+    let claim = Claim { intent, fingerprint, owner, effect: Effect::Opaque, lease_ms: 30_000, window };
     let begin = Instant::now();
     let Claimed::Run(ticket) = store.claim(claim).await? else {
         return Err("a fresh intent did not run".into());

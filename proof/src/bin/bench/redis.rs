@@ -262,7 +262,8 @@ fn replay_rate<S: Store>(runtime: &Runtime, store: &Arc<S>, each: usize) -> Resu
 
 fn claim_of(intent: Intent) -> Claim {
     let (fingerprint, owner) = (load::fingerprint(), Owner::random());
-    Claim { intent, fingerprint, owner, effect: Effect::Opaque, lease_ms: 30_000 }
+    let window = semel::intent::guard_expiry::KeyWindow::ENDLESS;
+    Claim { intent, fingerprint, owner, effect: Effect::Opaque, lease_ms: 30_000, window }
 }
 
 /// Records with a UUID as their key and an outcome of 100 bytes, and what bare keys with a value of that size take.

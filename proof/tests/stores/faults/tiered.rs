@@ -91,7 +91,14 @@ async fn restore(place: &Place, server: &str, from: &Path) {
 fn claim(number: usize) -> Claim {
     let intent = intent_of(number).unwrap();
     let fingerprint = Recipe::default().bytes(intent.key().as_str().as_bytes());
-    Claim { intent, fingerprint, owner: Owner::random(), effect: Effect::Opaque, lease_ms: 60_000 }
+    Claim {
+        intent,
+        fingerprint,
+        owner: Owner::random(),
+        effect: Effect::Opaque,
+        lease_ms: 60_000,
+        window: semel::intent::guard_expiry::KeyWindow::ENDLESS,
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

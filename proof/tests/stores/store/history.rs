@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use semel::intent::fingerprint::Fingerprint;
+use semel::intent::guard_expiry::KeyWindow;
 use semel::intent::state::Ruling;
 use semel::store::{Claim, Claimed, Decide, Filter, Finish, Record, Renewed, Store, Ticket};
 use semel::{
@@ -21,14 +22,46 @@ const RULINGS: [Ruling; 6] = [
 /// One request, or a while without any.
 #[derive(Clone, Debug)]
 pub(crate) enum Op {
-    Claim { key: u8, print: u8, recipe: u64, owner: u8, effect: usize, lease_ms: u64 },
-    Renew { ticket: usize, lease_ms: u64 },
-    Finish { ticket: usize, verdict: usize, body: Option<Vec<u8>>, retention: Option<u64> },
-    Decide { key: u8, epochs_back: u64, ruling: usize },
-    Sweep { all: bool },
-    Wait { ms: u64 },
-    Get { key: u8 },
-    List { states: Vec<usize>, operation: Option<u8>, tenant: Option<u8>, older: Option<u64> },
+    Claim {
+        key: u8,
+        print: u8,
+        recipe: u64,
+        owner: u8,
+        effect: usize,
+        lease_ms: u64,
+        window: KeyWindow,
+    },
+    Renew {
+        ticket: usize,
+        lease_ms: u64,
+    },
+    Finish {
+        ticket: usize,
+        verdict: usize,
+        body: Option<Vec<u8>>,
+        retention: Option<u64>,
+    },
+    Decide {
+        key: u8,
+        epochs_back: u64,
+        ruling: usize,
+    },
+    Sweep {
+        all: bool,
+    },
+    Wait {
+        ms: u64,
+    },
+    Get {
+        key: u8,
+    },
+    List {
+        states: Vec<usize>,
+        operation: Option<u8>,
+        tenant: Option<u8>,
+        older: Option<u64>,
+        expiring: Option<u64>,
+    },
 }
 
 impl Op {
@@ -42,6 +75,7 @@ impl Op {
                 owner: random.u8(0..4),
                 effect: random.usize(0..3),
                 lease_ms: some_ms(random),
+                window: some_window(random),
             },
             6..8 => Self::Renew { ticket: random.usize(0..8), lease_ms: some_ms(random) },
             8..12 => Self::Finish {
@@ -63,6 +97,7 @@ impl Op {
                 operation: maybe(random, 3),
                 tenant: maybe(random, 3),
                 older: random.bool().then(|| random.u64(0..200)),
+                expiring: (random.u8(0..4) == 0).then(|| random.u64(0..300)),
             },
         }
     }
@@ -74,6 +109,15 @@ fn some_ms(random: &mut fastrand::Rng) -> u64 {
         1 => u64::MAX,
         _ => random.u64(1..200),
     }
+}
+
+fn some_window(random: &mut fastrand::Rng) -> KeyWindow {
+    let safe_for_ms = match random.u8(0..6) {
+        0..3 => None,
+        3 => Some(u64::MAX),
+        _ => Some(random.u64(50..400)),
+    };
+    KeyWindow { safe_for_ms, call_ms: random.u64(0..60) }
 }
 
 fn named(key: u8) -> Intent {
@@ -127,7 +171,7 @@ impl Transcript {
         };
         let epoch = self.epoch(head.epoch);
         format!(
-            "{:?} {} {:?} {:?} {:?} e{epoch} {:?} until {lease} expires {:?} x{} {} {} {:?} {:?}",
+            "{:?} {} {:?} {:?} {:?} e{epoch} {:?} until {lease} expires {:?} safe {:?} x{} {} {} {:?} {:?}",
             record.intent,
             record.intent.id(),
             head.state,
@@ -135,6 +179,7 @@ impl Transcript {
             head.fingerprint,
             head.owner,
             head.expires_at.map(|at| self.time(at)),
+            head.safe_until.map(|at| self.time(at)),
             record.attempts,
             record.created_at.0,
             record.changed_at.0,
@@ -146,9 +191,10 @@ impl Transcript {
     fn claimed(&mut self, claimed: &Claimed) -> String {
         match claimed {
             Claimed::Run(ticket) => {
-                let Ticket { id, owner, epoch, attempt, lease_until, other_recipe } = *ticket;
+                let Ticket { id, owner, epoch, attempt, lease_until, safe_until, other_recipe } = *ticket;
                 let (epoch, until) = (self.epoch(epoch), self.time(lease_until));
-                format!("run {id:?} {owner:?} e{epoch} #{attempt} until {until} {other_recipe}")
+                let safe = safe_until.map(|at| self.time(at));
+                format!("run {id:?} {owner:?} e{epoch} #{attempt} until {until} safe {safe:?} {other_recipe}")
             }
             Claimed::InFlight(it) => format!("in flight {} {}", it.other_recipe, self.record(&it.record)),
             Claimed::Replay(it) => format!("replay {} {}", it.other_recipe, self.record(&it.record)),
@@ -164,13 +210,14 @@ impl Transcript {
     /// What the store says to a request. To a wait it says nothing: that is for the owner of its clock.
     pub(crate) async fn play(&mut self, store: &impl Store, op: &Op) -> String {
         match op.clone() {
-            Op::Claim { key, print, recipe, owner, effect, lease_ms } => {
+            Op::Claim { key, print, recipe, owner, effect, lease_ms, window } => {
                 let claim = Claim {
                     intent: named(key),
                     fingerprint: Fingerprint::from_parts([print; 32], recipe),
                     owner: Owner::from_bytes([owner + 1; 16]),
                     effect: Effect::ALL[effect],
                     lease_ms,
+                    window,
                 };
                 let claimed = store.claim(claim).await.unwrap();
                 if let Claimed::Run(ticket) = &claimed {
@@ -214,12 +261,13 @@ impl Transcript {
                 Some(record) => self.record(&record),
                 None => "none".to_owned(),
             },
-            Op::List { states, operation, tenant, older } => {
+            Op::List { states, operation, tenant, older, expiring } => {
                 let filter = Filter {
                     states: states.into_iter().map(|n| State::ALL[n]).collect(),
                     operation: operation.map(|n| ["pay", "refund", "other"][usize::from(n)].to_owned()),
                     tenant: tenant.map(|n| ["a", "a%2Fb", "stranger"][usize::from(n)].to_owned()),
                     older_than_ms: older,
+                    expiring_within_ms: expiring,
                     after: None,
                     limit: 100,
                 };

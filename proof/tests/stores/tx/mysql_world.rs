@@ -120,5 +120,6 @@ pub fn claim_of(key: &str) -> Claim {
         owner: Owner::random(),
         effect: Effect::Keyed,
         lease_ms: 60_000,
+        window: semel::intent::guard_expiry::KeyWindow::ENDLESS,
     }
 }

@@ -340,3 +340,48 @@ async fn results_are_stored_sealed_and_taking_over_needs_the_key() {
     pool.close().await;
     world.end().await;
 }
+
+/// The keys of remote calls are remembered for a while only: a start that might repeat one later is uncertain.
+#[tokio::test]
+async fn phases_do_not_go_on_once_a_remote_key_may_be_forgotten() {
+    let Some(world) = World::new().await else { return };
+    let (pool, store) = (world.pool(4).await, PostgresStore::open(&world.url()).await.unwrap());
+    let phases = phases("a").lease(Duration::from_secs(60)).safe_for(Duration::from_secs(3_600));
+    let mut first = running(&pool, &phases).await;
+    phase(&pool, &mut first, "reserve").await.unwrap();
+    let head = store.get(intent("a").id()).await.unwrap().unwrap().head;
+    let safe_until = head.safe_until.expect("set by the first start");
+    assert_eq!((head.state, head.effect, head.expires_at), (State::InProgress, Effect::Keyed, None));
+    for _ in 0..3 {
+        sqlx::query("UPDATE semel_intent SET lease_until = 1").execute(&pool).await.unwrap();
+        let mut next = running(&pool, &phases).await;
+        assert_eq!(next.next(), "charge");
+        assert!(phase(&pool, &mut next, "reserve").await.unwrap().replayed);
+        let head = store.get(intent("a").id()).await.unwrap().unwrap().head;
+        assert_eq!(head.safe_until, Some(safe_until), "a takeover does not move it");
+    }
+    sqlx::query("UPDATE semel_intent SET lease_until = 1, expires_at = 2").execute(&pool).await.unwrap();
+    assert!(matches!(start(&pool, &phases).await, Err(TxError::Uncertain { .. })));
+    let seen = store.get(intent("a").id()).await.unwrap().unwrap();
+    assert_eq!(seen.state_at(store.now().await.unwrap()), Some(State::Uncertain));
+    let decide = Decide {
+        seen: seen.head.epoch,
+        ruling: Ruling::NotApplied,
+        outcome: None,
+        retention: Retention::DAY,
+        by: "kim".to_owned(),
+        why: "looked it up".to_owned(),
+    };
+    assert!(matches!(store.decide(intent("a").id(), decide).await.unwrap(), Decided::Recorded));
+    let mut last = running(&pool, &phases).await;
+    let head = store.get(intent("a").id()).await.unwrap().unwrap().head;
+    assert!(head.safe_until > Some(safe_until), "it begins anew");
+    for name in &NAMES[1..] {
+        phase(&pool, &mut last, name).await.unwrap();
+    }
+    let head = store.get(intent("a").id()).await.unwrap().unwrap().head;
+    assert_eq!((head.state, head.safe_until), (State::Completed, None));
+    pool.close().await;
+    store.close().await;
+    world.end().await;
+}

@@ -12,7 +12,14 @@ use semel::{
 use crate::tx::world::{World, asked, book, intent};
 
 fn claim(key: &str, effect: Effect, lease_ms: u64) -> Claim {
-    Claim { intent: intent(key), fingerprint: asked(1), owner: Owner::random(), effect, lease_ms }
+    Claim {
+        intent: intent(key),
+        fingerprint: asked(1),
+        owner: Owner::random(),
+        effect,
+        lease_ms,
+        window: semel::intent::guard_expiry::KeyWindow::ENDLESS,
+    }
 }
 
 #[tokio::test]

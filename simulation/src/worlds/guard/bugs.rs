@@ -1,6 +1,7 @@
 //! Planted bugs: mistakes a person could make in the store's decisions. Others are where they belong: search for
 //! `stage.has`.
 
+use semel::intent::guard_expiry::KeyWindow;
 use semel::intent::policy::LEASE_MS_MAX;
 use semel::intent::state::{Change, Decider, Head, Step, StepAnswer, StepEvent, step};
 use semel::{Effect, Epoch, State, StoreTime};
@@ -23,11 +24,13 @@ pub(super) const NAMES: &[&str] = &[
     "an outage is taken for permission",
     "late outcomes are refused",
     "a lease far ahead is waited for",
+    "a takeover makes the key live longer",
+    "guard expiry is not checked",
 ];
 
 /// The function the store decides with.
 pub(super) fn decider(planted: impl Fn(&str) -> bool) -> Decider {
-    let with: [(&str, Decider); 8] = [
+    let with: [(&str, Decider); 10] = [
         ("opaque effect runs again after its lease", rerun_after_lapse),
         ("outcome forgotten when it is recorded", forgets_outcomes),
         ("claims are not exclusive", claims_are_not_exclusive),
@@ -36,6 +39,8 @@ pub(super) fn decider(planted: impl Fn(&str) -> bool) -> Decider {
         ("sweep removes uncertain intents", sweeps_uncertain),
         ("late outcomes are refused", late_outcomes_are_refused),
         ("a lease far ahead is waited for", far_leases_are_waited_for),
+        ("a takeover makes the key live longer", takeovers_begin_the_window_anew),
+        ("guard expiry is not checked", guard_expiry_is_not_checked),
     ];
     with.into_iter().find(|(name, _)| planted(name)).map_or(step, |(_, decider)| decider)
 }
@@ -51,8 +56,8 @@ fn rerun_after_lapse(head: Option<&Head>, event: &StepEvent, now: StoreTime) -> 
 
 fn keyed(event: &StepEvent) -> StepEvent {
     match *event {
-        StepEvent::Claim { fingerprint, owner, lease_ms, fresh, .. } => {
-            StepEvent::Claim { fingerprint, owner, effect: Effect::Keyed, lease_ms, fresh }
+        StepEvent::Claim { fingerprint, owner, lease_ms, window, fresh, .. } => {
+            StepEvent::Claim { fingerprint, owner, effect: Effect::Keyed, lease_ms, window, fresh }
         }
         other => other,
     }
@@ -75,9 +80,9 @@ fn claims_are_not_exclusive(head: Option<&Head>, event: &StepEvent, now: StoreTi
 
 fn any_request_will_do(head: Option<&Head>, event: &StepEvent, now: StoreTime) -> Step {
     match (head, event) {
-        (Some(head), StepEvent::Claim { owner, effect, lease_ms, fresh, .. }) => {
-            let (fingerprint, owner, effect) = (head.fingerprint, *owner, *effect);
-            let event = StepEvent::Claim { fingerprint, owner, effect, lease_ms: *lease_ms, fresh: *fresh };
+        (Some(head), &StepEvent::Claim { owner, effect, lease_ms, window, fresh, .. }) => {
+            let fingerprint = head.fingerprint;
+            let event = StepEvent::Claim { fingerprint, owner, effect, lease_ms, window, fresh };
             step(Some(head), &event, now)
         }
         _ => step(head, event, now),
@@ -125,4 +130,26 @@ fn far_leases_are_waited_for(head: Option<&Head>, event: &StepEvent, now: StoreT
     let longest = now.plus_ms(LEASE_MS_MAX);
     let waited_for = head.map(|head| Head { lease_until: head.lease_until.min(longest), ..*head });
     step(waited_for.as_ref(), event, now)
+}
+
+/// The time until which the key protects is counted from each attempt and not from the first.
+fn takeovers_begin_the_window_anew(head: Option<&Head>, event: &StepEvent, now: StoreTime) -> Step {
+    let mut step = step(head, event, now);
+    if let (StepEvent::Claim { window, .. }, Change::Put(next)) = (event, &mut step.change)
+        && next.safe_until.is_some()
+    {
+        next.safe_until = window.begun(now);
+    }
+    step
+}
+
+/// Nobody thinks of how long the other side remembers a key.
+fn guard_expiry_is_not_checked(head: Option<&Head>, event: &StepEvent, now: StoreTime) -> Step {
+    match *event {
+        StepEvent::Claim { fingerprint, owner, effect, lease_ms, fresh, .. } => {
+            let window = KeyWindow::ENDLESS;
+            step(head, &StepEvent::Claim { fingerprint, owner, effect, lease_ms, window, fresh }, now)
+        }
+        _ => step(head, event, now),
+    }
 }

@@ -1,9 +1,11 @@
 //! How a plan is drawn, and how it is made smaller.
 
 use fastrand::Rng;
+use semel::Effect;
 
 use super::plan::{
-    Act, Does, Effects, End, Fault, LookupPlan, Plan, Request, Settings, StoreFault, WhenInFlight, Work,
+    Act, Does, Effects, End, Fault, LookupPlan, Plan, Request, Settings, StoreFault, WIRE_MS_MAX,
+    WhenInFlight, Work,
 };
 use crate::minimise::shorter;
 
@@ -13,12 +15,20 @@ const FAR_MS: i64 = 400 * 24 * 60 * 60 * 1_000;
 /// Draws a plan.
 pub(super) fn draw(rng: &mut Rng) -> Plan {
     let (mut plan, cuts) = draw_one(rng);
+    if plan.settings.safe_for_ms.is_some() {
+        if rng.u32(0..4) > 0 {
+            plan.acts.extend(key_grows_old(rng, &plan.settings));
+            plan.acts.sort_by_key(|act| act.at_ms);
+        }
+        plan.bound_wires();
+    }
     let least_ms = plan.settle_ms_min();
     if let Some(lookup) = plan.settings.lookup.as_mut() {
         lookup.settle_ms = lookup.settle_ms.max(least_ms + rng.u64(0..500));
         let wire_ms_max = lookup.settle_ms - least_ms;
         if cuts {
-            plan.acts.extend(cut_off(rng, &plan.settings, wire_ms_max));
+            let most_ms = if plan.settings.safe_for_ms.is_some() { WIRE_MS_MAX } else { wire_ms_max };
+            plan.acts.extend(cut_off(rng, &plan.settings, wire_ms_max.min(most_ms)));
             plan.acts.sort_by_key(|act| act.at_ms);
         }
     }
@@ -94,11 +104,17 @@ fn settings(rng: &mut Rng, calm: bool) -> Settings {
         unknown_first: if rng.u32(0..4) == 0 { rng.u32(1..4) } else { 0 },
         large: rng.u32(0..4) == 0,
     });
+    let effects = *rng.choice(&[Effects::Opaque, Effects::Keyed, Effects::Both]).unwrap_or(&Effects::Both);
     let time_ordered = rng.u32(0..4) == 0;
+    let timeout_ms = (!calm && rng.u32(0..6) == 0).then(|| rng.u64(200..4_000));
+    // Where keys are forgotten, the work is bounded; a key is remembered for a few attempts.
+    let safe_for_ms =
+        (!calm && effects != Effects::Opaque && rng.u32(0..3) == 0).then(|| rng.u64(12_000..25_000));
+    let timeout_ms = timeout_ms.or_else(|| safe_for_ms.map(|_| rng.u64(200..4_000)));
     Settings {
         processes: rng.usize(1..5),
         keys: rng.usize(1..7),
-        effects: *rng.choice(&[Effects::Opaque, Effects::Keyed, Effects::Both]).unwrap_or(&Effects::Both),
+        effects,
         lease_ms,
         in_flight: match rng.u32(0..5) {
             0 | 1 => WhenInFlight::Reject,
@@ -112,7 +128,8 @@ fn settings(rng: &mut Rng, calm: bool) -> Settings {
             0 => rng.u64(2_000..15_000),
             _ => 24 * 60 * 60 * 1_000,
         },
-        timeout_ms: (!calm && rng.u32(0..6) == 0).then(|| rng.u64(200..4_000)),
+        timeout_ms,
+        safe_for_ms,
         reconcile_every_ms: rng.bool().then(|| rng.u64(500..5_000)),
         sweep_every_ms: rng.bool().then(|| rng.u64(500..5_000)),
         outcome_bytes_max: (rng.u32(0..4) == 0).then_some(1_000),
@@ -198,6 +215,28 @@ fn cut_off(rng: &mut Rng, settings: &Settings, wire_ms_max: u64) -> Vec<Act> {
         let elsewhere = rng.usize(0..settings.processes);
         acts.push(Act { at_ms: at_ms + after_ms, does: call(elsewhere, Work::PLAIN) });
     }
+    acts
+}
+
+/// A call whose answer is lost, a retry that fails while the key is remembered, and more retries about when it is
+/// forgotten. All by chance, a history is over long before that.
+fn key_grows_old(rng: &mut Rng, settings: &Settings) -> Vec<Act> {
+    let safe_for_ms = settings.safe_for_ms.unwrap_or(0);
+    let keyed: Vec<usize> = (0..settings.keys).filter(|key| settings.effect(*key) == Effect::Keyed).collect();
+    let Some(key) = rng.choice(&keyed).copied() else { return Vec::new() };
+    let at_ms = rng.u64(0..500);
+    let mut call = |after_ms, end| {
+        let work = Work { wire_ms: rng.u64(0..200), end, ..Work::PLAIN };
+        let process = rng.usize(0..settings.processes);
+        let does = Does::Call { process, key, other_request: false, work, leaves_ms: None };
+        Act { at_ms: at_ms + after_ms, does }
+    };
+    let mut acts = vec![
+        call(0, End::Broken { sent: true }),
+        call(safe_for_ms / 4, End::Broken { sent: false }),
+        call(safe_for_ms / 3, End::NotApplied),
+    ];
+    acts.extend((0..6).map(|n| call(safe_for_ms * (8 + n) / 10, End::Completed)));
     acts
 }
 
@@ -312,7 +351,8 @@ fn smaller_settings(settings: &Settings) -> Vec<Settings> {
     add(settings.open, |next| next.open = false);
     add(settings.time_ordered, |next| next.time_ordered = false);
     add(settings.retention_ms < DAY_MS, |next| next.retention_ms = DAY_MS);
-    add(settings.timeout_ms.is_some(), |next| next.timeout_ms = None);
+    add(settings.safe_for_ms.is_some(), |next| next.safe_for_ms = None);
+    add(settings.timeout_ms.is_some() && settings.safe_for_ms.is_none(), |next| next.timeout_ms = None);
     add(settings.reconcile_every_ms.is_some(), |next| next.reconcile_every_ms = None);
     add(settings.sweep_every_ms.is_some(), |next| next.sweep_every_ms = None);
     add(settings.outcome_bytes_max.is_some(), |next| next.outcome_bytes_max = None);

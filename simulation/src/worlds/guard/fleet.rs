@@ -161,6 +161,7 @@ impl Fleet {
             policy.key_format = KeyFormat::TimeOrdered { skew_ms: SKEW_MS };
         }
         policy.timeout = settings.timeout_ms.map(Duration::from_millis);
+        policy.safe_for = settings.safe_for_ms.filter(|_| effect == Effect::Keyed).map(Duration::from_millis);
         let operation = guard.operation(if effect == Effect::Opaque { "pay" } else { "send" });
         operation.expect("a good name").policy(policy).expect("a good policy")
     }
@@ -291,6 +292,9 @@ impl Caller {
             self.frees_the_claim().await;
         }
         let given = result.map(Given::new);
+        if given == Some(Given::Uncertain) {
+            self.count_guard_expired().await;
+        }
         self.check_stored(given.as_ref()).await;
         let status = given.is_none() && ask.leaves.is_none() && accepted.is_some();
         self.ledger.call_ends(self.call, given);
@@ -317,6 +321,14 @@ impl Caller {
             worker.run(work, attempt)
         };
         self.guarded.run(self.intent.clone(), self.fingerprint, work).await
+    }
+
+    async fn count_guard_expired(&self) {
+        let store = &self.network.shared.store;
+        let (Ok(record), Ok(now)) = (store.get(self.intent.id()).await, store.now().await) else { return };
+        if record.is_some_and(|record| record.head.is_guard_expired(now, 0)) {
+            self.stage.count("guards expired", 1);
+        }
     }
 
     /// "Stored" is true at the moment it is said.

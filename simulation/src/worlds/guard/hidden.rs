@@ -14,6 +14,7 @@ pub(super) fn in_flight(claim: &Claim, now: StoreTime) -> Claimed {
         epoch: Epoch(0),
         lease_until: now.plus_ms(1_000),
         expires_at: None,
+        safe_until: None,
     };
     let record = Record {
         intent: claim.intent.clone(),

@@ -114,8 +114,8 @@ pub(super) struct Pages {
     pub(super) claimed_late: BTreeSet<usize>,
     /// Runs without a guard although the store had answered.
     pub(super) open_for_nothing: Vec<usize>,
-    /// What a downstream that honours keys answered to each.
-    remembered: BTreeMap<String, Result<String, String>>,
+    /// What a downstream that honours keys answered to each, and when it was first called.
+    remembered: BTreeMap<String, (Duration, Result<String, String>)>,
     /// Calls downstream that are on the wire, per key.
     on_the_wire: BTreeMap<usize, u32>,
     /// Processes that ended after a drain that left nothing.
@@ -137,13 +137,15 @@ impl Pages {
 #[derive(Clone)]
 pub(super) struct Ledger {
     pages: Arc<Mutex<Pages>>,
+    /// How long the downstream remembers a key; `None`: for ever.
+    remembers: Option<Duration>,
     stage: Stage,
     ended: Arc<Notify>,
 }
 
 impl Ledger {
-    pub(super) fn new(stage: &Stage) -> Self {
-        Self { pages: Arc::default(), stage: stage.clone(), ended: Arc::default() }
+    pub(super) fn new(stage: &Stage, remembers: Option<Duration>) -> Self {
+        Self { pages: Arc::default(), remembers, stage: stage.clone(), ended: Arc::default() }
     }
 
     pub(super) fn pages(&self) -> MutexGuard<'_, Pages> {
@@ -184,8 +186,11 @@ impl Ledger {
         if let Some(count) = pages.on_the_wire.get_mut(&call.key) {
             *count = count.saturating_sub(1);
         }
+        let now = self.stage.elapsed();
+        let is_remembered = |first: &Duration| self.remembers.is_none_or(|span| now < *first + span);
         if call.effect == Effect::Keyed
-            && let Some(answer) = pages.remembered.get(&call.name)
+            && let Some((_, answer)) =
+                pages.remembered.get(&call.name).filter(|(first, _)| is_remembered(first))
         {
             self.stage.trace(format_args!("key {}: the downstream knows this call already", call.key));
             self.stage.count("downstream duplicates", 1);
@@ -202,7 +207,11 @@ impl Ledger {
             effects.push(Landed { at: self.stage.elapsed(), guarded: call.guarded, body: body.clone() });
             Ok(body)
         };
-        pages.remembered.insert(call.name.clone(), answer.clone());
+        let known = pages.remembered.insert(call.name.clone(), (now, answer.clone())).is_some();
+        if known && call.effect == Effect::Keyed {
+            self.stage.trace(format_args!("key {}: the downstream had forgotten the call", call.key));
+            self.stage.count("keys forgotten", 1);
+        }
         answer
     }
 

@@ -113,7 +113,9 @@ async fn nothing_left_open(plan: &Plan, shared: &Shared, stage: &Stage) -> Verdi
         }
         if state == State::Uncertain || lapsed {
             stage.count("uncertain at the end", 1);
-            if !has_cause(key, &shared.ledger.pages()) {
+            // Its key may be forgotten, whatever its owner knew.
+            let aged = record.head.safe_until.is_some();
+            if !aged && !has_cause(key, &shared.ledger.pages()) {
                 return broken(
                     "uncertain has a cause",
                     format!("key {key} is {state:?} although its owner lives and knows what happened"),
@@ -164,8 +166,11 @@ async fn looked_up(plan: &Plan, shared: &Shared, stage: &Stage) -> Verdicts {
     let rounds = 3 + 2 * u64::from(lookup.unknown_first);
     let limit = ms(lookup.settle_ms + plan.back_ms() + rounds * 3 * every_ms + 2 * lookup.takes_ms);
     tokio::time::sleep(limit).await;
-    for (key, _, state) in records(shared).await? {
-        if state == State::Uncertain {
+    let now = shared.store.now().await.unwrap_or_default();
+    for (key, record, state) in records(shared).await? {
+        // It has become uncertain only now.
+        let just = record.head.safe_until.is_some_and(|until| until.plus_ms(limit.as_millis() as u64) > now);
+        if state == State::Uncertain && !just {
             return broken(
                 "a lookup that knows settles an uncertain intent",
                 format!("key {key} is uncertain {limit:?} after everything was well again"),

@@ -75,6 +75,7 @@ impl World for GuardWorld {
         ("statuses", 50),
         ("outcomes too large", 200),
         ("uncertain at the end", 100),
+        ("guards expired", 100),
         ("requests refused", 1_000),
         ("requests lost", 100),
         ("answers lost", 100),
@@ -95,7 +96,7 @@ impl World for GuardWorld {
         let time = clock.clone();
         let store = MemoryStore::with_clock(move || time.now());
         let store = store.deciding_with(bugs::decider(|bug| stage.has(bug)));
-        let ledger = Ledger::new(stage);
+        let ledger = Ledger::new(stage, plan.remembers());
         let shared = Shared::new(plan, store, ledger.clone(), stage);
         let mut fleet = Fleet::new(&plan.settings, &shared, &ledger, stage);
         for act in &plan.acts {

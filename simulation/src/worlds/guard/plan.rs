@@ -41,6 +41,10 @@ pub struct Settings {
     pub retention_ms: u64,
     /// How long the work may take.
     pub timeout_ms: Option<u64>,
+    /// How long the downstream remembers a key, from the first call on; the operation says the same. It needs a bound on
+    /// the work.
+    #[serde(default)]
+    pub safe_for_ms: Option<u64>,
     /// How often each process looks for uncertain intents.
     pub reconcile_every_ms: Option<u64>,
     /// How often each process sweeps.
@@ -290,9 +294,10 @@ impl Settings {
         }
     }
 
-    /// Whether an opaque intent may be looked up: then the settle delay has to cover all that may still be on its way.
+    /// Whether an intent may be looked up that is not protected for ever: then the settle delay has to cover all that may
+    /// still be on its way.
     pub fn looks_up_opaque(&self) -> bool {
-        self.lookup.is_some() && self.effects != Effects::Keyed
+        self.lookup.is_some() && (self.effects != Effects::Keyed || self.safe_for_ms.is_some())
     }
 
     /// How long outcomes are kept.
@@ -324,6 +329,12 @@ impl Plan {
         self.jumps().filter(|ms| *ms < 0).map(i64::unsigned_abs).filter(|ms| *ms < LEASE_MS_MAX).sum()
     }
 
+    /// How long the downstream remembers a key. It counts true time: where the store's clock may be set back, it has to be
+    /// as much longer than the operation says.
+    pub fn remembers(&self) -> Option<Duration> {
+        self.settings.safe_for_ms.map(|ms| Duration::from_millis(ms + self.back_ms()))
+    }
+
     /// How long processes stand still in all.
     pub fn stalled_ms(&self) -> u64 {
         let stalls = self.acts.iter().filter_map(|act| match act.does {
@@ -338,6 +349,15 @@ impl Plan {
             Does::Call { work, .. } => Some(work),
             _ => None,
         })
+    }
+
+    /// No call downstream is on the wire for longer than the margin of guard expiry covers.
+    pub(super) fn bound_wires(&mut self) {
+        for act in &mut self.acts {
+            if let Does::Call { work, .. } = &mut act.does {
+                work.wire_ms = work.wire_ms.min(WIRE_MS_MAX);
+            }
+        }
     }
 
     /// The longest any call downstream is on the wire.
@@ -384,8 +404,13 @@ impl Plan {
     /// Whether the settings are ones semel's documentation allows.
     pub fn is_allowed(&self) -> bool {
         self.settings.lookup.is_none_or(|lookup| lookup.settle_ms >= self.settle_ms_min())
+            && (self.settings.safe_for_ms.is_none()
+                || (self.settings.timeout_ms.is_some() && self.wire_ms() <= WIRE_MS_MAX))
     }
 }
+
+/// The margin of guard expiry covers calls that are on the wire for this long.
+pub(super) const WIRE_MS_MAX: u64 = 4_800;
 
 /// The longest lease there is.
 const LEASE_MS_MAX: u64 = 24 * 60 * 60 * 1_000;

@@ -60,7 +60,8 @@ impl Judge<'_> {
 
     fn effects(&self) -> Verdicts {
         for (key, effects) in &self.pages.effects {
-            if self.plan.settings.effect(*key) == Effect::Keyed {
+            let keyed = self.plan.settings.effect(*key) == Effect::Keyed;
+            if keyed && self.plan.settings.safe_for_ms.is_none() {
                 if effects.len() > 1 {
                     return broken(
                         "a keyed effect counts once",
@@ -77,7 +78,11 @@ impl Judge<'_> {
                 }
                 if !self.may_expire(first.at, second.at) {
                     return broken(
-                        "an opaque effect happens at most once",
+                        if keyed {
+                            "a keyed effect counts once where its key is forgotten"
+                        } else {
+                            "an opaque effect happens at most once"
+                        },
                         format!("{} at {:?}, {} at {:?}", first.body, first.at, second.body, second.at),
                     );
                 }

@@ -7,6 +7,8 @@ use http::header::HeaderName;
 use crate::backoff::Backoff;
 use crate::http::headers::IDEMPOTENCY_KEY;
 use crate::http::rule::BODY_BYTES_MAX;
+use crate::intent::guard_expiry::time_left;
+use crate::intent::policy::millis;
 
 /// Upper bound of `attempts_max`: the list of attempts has to stay small.
 pub const ATTEMPTS_MAX: u32 = 1_000;
@@ -118,7 +120,7 @@ impl RetryPolicy {
 
     /// How old an intent may be when it is sent: retention minus a margin for slow attempts and clock errors.
     pub(super) fn sendable_for(&self) -> Duration {
-        self.retention.saturating_sub(self.margin())
+        time_left(self.retention, millis(self.margin()))
     }
 
     /// How long before the end of retention sending stops.

@@ -193,13 +193,15 @@ fn set_answers<Q, A>(asks: &mut [Ask<Q, A>], answers: Vec<Option<Result<A, Store
 }
 
 fn finish_row(rows: &mut String, id: &IntentId, head: &Head, now: StoreTime, outcome: Option<&[u8]>) {
+    let codes = encoding::Codes::of(head);
     literal::push_row(
         rows,
         &[
             ("id", &literal::bytes(id.as_bytes())),
-            ("state", &encoding::state_code(head.state).to_string()),
+            ("state", &codes.state.to_string()),
+            ("effect", &codes.effect.to_string()),
             ("changed_at", &encoding::number(now.0).to_string()),
-            ("expires_at", &literal::number_or_null(head.expires_at.map(|at| encoding::number(at.0)))),
+            ("expires_at", &literal::number_or_null(codes.expires_at)),
             ("outcome", &literal::bytes_or_null(outcome)),
         ],
     );
@@ -208,13 +210,15 @@ fn finish_row(rows: &mut String, id: &IntentId, head: &Head, now: StoreTime, out
 fn decided(id: &IntentId, head: &Head, decide: &Decide, now: StoreTime) -> String {
     let decision = encoding::decision_text(&Decision::new(decide, now));
     let outcome = decide.outcome.as_ref().map(crate::intent::outcome::Outcome::encode);
+    let codes = encoding::Codes::of(head);
     DECIDE.fill(&[
         ("id", &literal::bytes(id.as_bytes())),
-        ("state", &encoding::state_code(head.state).to_string()),
+        ("state", &codes.state.to_string()),
+        ("effect", &codes.effect.to_string()),
         ("epoch", &encoding::number(head.epoch.0).to_string()),
         ("owner", &literal::bytes(head.owner.as_bytes())),
         ("changed_at", &encoding::number(now.0).to_string()),
-        ("expires_at", &literal::number_or_null(head.expires_at.map(|at| encoding::number(at.0)))),
+        ("expires_at", &literal::number_or_null(codes.expires_at)),
         ("decision", &literal::text(&decision)),
         ("outcome", &literal::bytes_or_null(outcome.as_deref())),
     ])

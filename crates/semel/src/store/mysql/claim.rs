@@ -14,7 +14,7 @@ use crate::intent::policy::StoreTime;
 use crate::intent::state::{State, Step, StepAnswer, step};
 use crate::store::coalesce::Failure;
 use crate::store::command::Ask;
-use crate::store::encoding;
+use crate::store::encoding::{self, safe_for_code};
 use crate::store::locked_elsewhere::{about_now, in_flight};
 use crate::store::record::on_claim;
 use crate::store::{Claim, Claimed, ErrorKind, Fate, Record, StoreError};
@@ -158,6 +158,7 @@ impl Server {
                 ("k", unique.len().to_string()),
                 ("effect", encoding::effect_code(claim.effect).to_string()),
                 ("lease_ms", encoding::number(claim.lease_ms).to_string()),
+                ("safe_for_ms", literal::number_or_null(safe_for_code(claim.effect, &claim.window))),
                 ("now", self.clock.clone()),
                 ("owner", literal::bytes(claim.owner.as_bytes())),
                 ("recipe", encoding::recipe_code(&claim.fingerprint).to_string()),
@@ -271,11 +272,12 @@ fn answer(step: &Step, record: Record, now: StoreTime) -> Claimed {
 }
 
 fn reclaim(record: &Record) -> String {
-    let head = &record.head;
+    let (head, codes) = (&record.head, encoding::Codes::of(&record.head));
     let decision = record.decision.as_ref().map(encoding::decision_text);
     RECLAIM.fill(&[
         ("id", &literal::bytes(record.intent.id().as_bytes())),
-        ("effect", &encoding::effect_code(head.effect).to_string()),
+        ("effect", &codes.effect.to_string()),
+        ("expires_at", &literal::number_or_null(codes.expires_at)),
         ("epoch", &encoding::number(head.epoch.0).to_string()),
         ("attempts", &record.attempts.to_string()),
         ("lease_until", &encoding::number(head.lease_until.0).to_string()),

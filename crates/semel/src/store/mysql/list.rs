@@ -182,6 +182,9 @@ impl Wanted {
         if only_open {
             filters.push_str("AND state IN (0, 1) ");
         }
+        if let Some(ms) = filter.expiring_within_ms {
+            filters.push_str(&format!("AND expires_at <= {} ", number(now.plus_ms(ms).0)));
+        }
         if let Some(numbers) = operations {
             let numbers: Vec<String> = numbers.iter().map(i64::to_string).collect();
             filters.push_str(&format!("AND operation IN ({}) ", numbers.join(", ")));

@@ -13,7 +13,7 @@ use crate::intent::policy::StoreTime;
 use crate::intent::scope::Scope;
 use crate::intent::state::Head;
 use crate::store::Record;
-use crate::store::encoding::{decision_of, effect_of, state_of};
+use crate::store::encoding::{Codes, Decoded, decision_of};
 
 /// The columns that are read, in this order. The operation's table has none of these names.
 pub(super) const COLUMNS: &str = "id, state, effect, epoch, attempts, lease_until, created_at, changed_at, \
@@ -81,17 +81,19 @@ pub(super) fn owner(row: &MySqlRow) -> Result<Owner, MysqlError> {
 
 pub(super) fn head(row: &MySqlRow) -> Result<Head, MysqlError> {
     let recipe: i64 = row.try_get(RECIPE)?;
+    let (state, effect, expires_at) = (row.try_get(STATE)?, row.try_get(EFFECT)?, row.try_get(EXPIRES_AT)?);
+    let decoded = Codes { state, effect, expires_at }.read();
+    let Decoded { state, effect, expires_at, safe_until } =
+        decoded.map_err(|why| unreadable("state", why))?;
     Ok(Head {
-        state: state_of(row.try_get(STATE)?).map_err(|why| unreadable("state", why))?,
-        effect: effect_of(row.try_get(EFFECT)?).map_err(|why| unreadable("effect", why))?,
+        state,
+        effect,
         fingerprint: Fingerprint::from_parts(fixed(row, FINGERPRINT)?, recipe.cast_unsigned()),
         owner: owner(row)?,
         epoch: Epoch(unsigned(row, EPOCH)?),
         lease_until: StoreTime(unsigned(row, LEASE_UNTIL)?),
-        expires_at: match row.try_get::<Option<i64>, _>(EXPIRES_AT)? {
-            Some(_) => Some(StoreTime(unsigned(row, EXPIRES_AT)?)),
-            None => None,
-        },
+        expires_at,
+        safe_until,
     })
 }
 

@@ -38,7 +38,7 @@ CREATE TABLE IF NOT EXISTS semel_intent (
     lease_until BIGINT       NOT NULL,
     created_at  BIGINT       NOT NULL,
     changed_at  BIGINT       NOT NULL,
-    expires_at  BIGINT       NULL,                 -- finished ones only; NULL is never
+    expires_at  BIGINT       NULL,                 -- finished: when it is forgotten, NULL is never; open: until when its key protects
     owner       BINARY(16)   NOT NULL,
     recipe      BIGINT       NOT NULL,
     fingerprint BINARY(32)   NOT NULL,

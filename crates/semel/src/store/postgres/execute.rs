@@ -12,11 +12,13 @@ use super::row::{self, column, time, unsigned};
 use super::statement::{CLAIM, DECIDE, FINISH, OPERATIONS, RECORD, RENEW, Sql};
 use crate::fault::Hook;
 use crate::intent::identity::{Epoch, IntentId};
-use crate::intent::policy::Retention;
+use crate::intent::policy::{Retention, StoreTime};
 use crate::intent::state::{Change, State, StepAnswer, step};
 use crate::store::coalesce::{Executor, Failure};
 use crate::store::command::{Ask, Finishing};
-use crate::store::encoding::{decision_text, effect_code, number, recipe_code, state_code, state_of};
+use crate::store::encoding::{
+    Codes, MS_MAX, decision_text, effect_code, number, recipe_code, safe_for_code, state_code, state_of,
+};
 use crate::store::locked_elsewhere::in_flight;
 use crate::store::record::{on_claim, on_decide};
 use crate::store::{Claim, Claimed, Decide, Decided, Fate, Finished, Renewed, Ticket};
@@ -115,6 +117,8 @@ impl Batches {
                         &column.of(|claim| claim.intent.key().as_str()),
                         &first,
                         &OUTCOME_BYTES_MAX,
+                        &column.of(|claim| safe_for_code(claim.effect, &claim.window)),
+                        &column.of(|claim| number(claim.window.call_ms.min(MS_MAX))),
                     ],
                 )
                 .await?
@@ -249,20 +253,22 @@ impl Batches {
             }));
         };
         let outcome = record.outcome.as_ref().map(|outcome| outcome.encode().to_vec());
+        let codes = Codes::of(&head);
         let rows = session
             .query(
                 &DECIDE,
                 &[
                     &id,
                     &number(read.epoch.0),
-                    &small(state_code(read.state)),
+                    &small(Codes::of(&read).state),
                     &number(read.lease_until.0),
-                    &small(state_code(head.state)),
+                    &small(codes.state),
                     &&head.owner.as_bytes()[..],
                     &number(record.changed_at.0),
-                    &head.expires_at.map(|at| number(at.0)),
+                    &codes.expires_at,
                     &record.decision.as_ref().map(decision_text),
                     &outcome,
+                    &small(codes.effect),
                 ],
             )
             .await
@@ -372,6 +378,7 @@ fn answered(ask: &Ask<Claim, Claimed>, part: i32, row: &Row) -> Result<Option<Cl
             epoch: Epoch(unsigned(row, "epoch")?),
             attempt: column::<i32>(row, "attempts")?.unsigned_abs(),
             lease_until: time(row, "lease_until")?,
+            safe_until: column::<Option<i64>>(row, "expires_at")?.map(|at| StoreTime(at.cast_unsigned())),
             other_recipe: column(row, "flag")?,
         })),
         _ if ask.attempts >= LOCKED_ATTEMPTS_MAX => Some(in_flight(claim, time(row, "now")?)),

@@ -17,7 +17,7 @@ use crate::intent::identity::IntentId;
 use crate::intent::policy::StoreTime;
 use crate::store::connect_backoff::ConnectBackoff;
 use crate::store::encoding::number;
-use crate::store::pager::{Pager, state_bits};
+use crate::store::pager::{Pager, expiring_by, state_bits};
 use crate::store::{Filter, Page, Record};
 use crate::timeout::bounded;
 
@@ -131,7 +131,7 @@ impl Reader {
             let below = pager.below().unwrap_or(i64::MAX);
             // Open records are few, and read in one window.
             let floor = if filter.only_open() { None } else { self.floor(below, pager.window()).await? };
-            let values: [&(dyn ToSql + Sync); 8] = [
+            let values: [&(dyn ToSql + Sync); 9] = [
                 &number(now.0),
                 &below,
                 &floor.unwrap_or(0),
@@ -140,6 +140,7 @@ impl Reader {
                 &filter.tenant,
                 &older_than_ms,
                 &pager.room(),
+                &expiring_by(filter, now),
             ];
             for row in &self.read(sql, &values).await? {
                 if pager.ends_here() {

@@ -13,7 +13,7 @@ use crate::intent::policy::StoreTime;
 use crate::intent::scope::Scope;
 use crate::intent::state::Head;
 use crate::store::Record;
-use crate::store::encoding::{decision_of, effect_of, state_of};
+use crate::store::encoding::{Codes, Decoded, decision_of};
 
 /// A column by its name, as the type it has to be.
 pub(super) fn column<'a, T: FromSql<'a>>(row: &'a Row, name: &str) -> Result<T, PostgresError> {
@@ -39,15 +39,17 @@ fn head(row: &Row) -> Result<Head, PostgresError> {
     let state: i16 = column(row, "state")?;
     let effect: i16 = column(row, "effect")?;
     let recipe: i64 = column(row, "recipe")?;
-    let expires_at: Option<i64> = column(row, "expires_at")?;
+    let codes = Codes { state: state.into(), effect: effect.into(), expires_at: column(row, "expires_at")? };
+    let Decoded { state, effect, expires_at, safe_until } = codes.read().map_err(unreadable)?;
     Ok(Head {
-        state: state_of(state.into()).map_err(unreadable)?,
-        effect: effect_of(effect.into()).map_err(unreadable)?,
+        state,
+        effect,
         fingerprint: Fingerprint::from_parts(array(row, "fingerprint")?, recipe.cast_unsigned()),
         owner: Owner::from_bytes(array(row, "owner")?),
         epoch: Epoch(unsigned(row, "epoch")?),
         lease_until: time(row, "lease_until")?,
-        expires_at: expires_at.map(|_| time(row, "expires_at")).transpose()?,
+        expires_at,
+        safe_until,
     })
 }
 

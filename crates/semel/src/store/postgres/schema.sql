@@ -33,7 +33,7 @@ CREATE TABLE semel_intent (
     lease_until bigint   NOT NULL,
     created_at  bigint   NOT NULL,
     changed_at  bigint   NOT NULL,
-    expires_at  bigint,                        -- finished ones only; NULL is never
+    expires_at  bigint,                        -- finished: when it is forgotten, NULL is never; open: until when its key protects
     recipe      bigint   NOT NULL,
     operation   integer  NOT NULL,             -- semel_operation.n
     attempts    integer  NOT NULL,

@@ -25,6 +25,8 @@ pub(crate) static CLAIM: Sql = Sql {
         Type::TEXT_ARRAY,
         Type::BOOL_ARRAY,
         Type::INT4,
+        Type::INT8_ARRAY,
+        Type::INT8_ARRAY,
     ],
 };
 
@@ -67,6 +69,7 @@ pub(crate) static DECIDE: Sql = Sql {
         Type::INT8,
         Type::TEXT,
         Type::BYTEA,
+        Type::INT2,
     ],
 };
 
@@ -80,8 +83,17 @@ pub(crate) static FLOOR: Sql = Sql {
     types: &[Type::INT8, Type::INT8],
 };
 
-const LIST_TYPES: &[Type] =
-    &[Type::INT8, Type::INT8, Type::INT8, Type::INT4, Type::TEXT, Type::TEXT, Type::INT8, Type::INT8];
+const LIST_TYPES: &[Type] = &[
+    Type::INT8,
+    Type::INT8,
+    Type::INT8,
+    Type::INT4,
+    Type::TEXT,
+    Type::TEXT,
+    Type::INT8,
+    Type::INT8,
+    Type::INT8,
+];
 
 pub(crate) static LIST: LazyLock<Sql> = LazyLock::new(|| list(""));
 pub(crate) static LIST_OPEN: LazyLock<Sql> = LazyLock::new(|| list("AND i.state < 2"));

@@ -9,7 +9,7 @@ use crate::intent::outcome::Outcome;
 use crate::intent::policy::StoreTime;
 use crate::intent::scope::Scope;
 use crate::intent::state::{Head, Ruling, State};
-use crate::store::encoding::{effect_of, state_code, state_of};
+use crate::store::encoding::{Codes, Decoded, state_code, state_of};
 use crate::store::{Decide, Decision, ErrorKind, Fate, Record, StoreError};
 
 /// Intents are spread over this many hash tags, and so over a cluster's slots, independent of their tenant.
@@ -19,6 +19,7 @@ pub(super) const ID_BYTES: usize = 16;
 /// Times have six bytes: until the year 10889.
 pub(super) const TIME_MAX: u64 = (1 << 48) - 1;
 const HEAD_BYTES: usize = 84;
+const HAS_SAFE_UNTIL: u8 = 32;
 const DECIDED: u8 = 64;
 
 /// The keys of one intent, all in one slot.
@@ -207,8 +208,8 @@ impl<'a> Reader<'a> {
     fn record(mut self, with_outcome: bool) -> Result<Record, Unread> {
         debug_assert_eq!(HEAD_BYTES, 1 + 7 + 3 * 6 + 2 + 16 + 40);
         let tag = self.number(1)? as u8;
-        let state = state_of(i64::from(tag & 7)).map_err(wrong)?;
-        let effect = effect_of(i64::from(tag >> 3 & 3)).map_err(wrong)?;
+        let (state, effect) = (i64::from(tag & 7), i64::from(tag >> 3 & 3));
+        let is_open = !state_of(state).map_err(wrong)?.is_finished();
         let epoch_us = self.number(7)?;
         let (created_at, changed_at, till) = (self.time()?, self.time()?, self.time()?);
         let attempts = self.number(2)? as u32;
@@ -217,6 +218,7 @@ impl<'a> Reader<'a> {
         let fingerprint = Fingerprint::from_parts(digest, self.number(8)?);
         let intent = self.intent()?;
         let epoch = epoch(epoch_us, bucket_of(&intent.id()));
+        let safe_until = if tag & HAS_SAFE_UNTIL == 0 { None } else { Some(self.number(6)?.cast_signed()) };
         let decision = if tag & DECIDED == 0 { None } else { Some(self.decision()?) };
         let outcome = match self.0 {
             rest if with_outcome && !rest.is_empty() => {
@@ -225,11 +227,13 @@ impl<'a> Reader<'a> {
             _ => None,
         };
         // One field for both: a finished record has no lease, an open one no expiry.
-        let (lease_until, expires_at) = match state.is_finished() {
-            true => (changed_at, Some(till).filter(|till| till.0 > 0)),
-            false => (till, None),
+        let (lease_until, expires_at) = match is_open {
+            true => (till, safe_until),
+            false => (changed_at, Some(till.0.cast_signed()).filter(|till| *till > 0)),
         };
-        let head = Head { state, effect, fingerprint, owner, epoch, lease_until, expires_at };
+        let Decoded { state, effect, expires_at, safe_until } =
+            Codes { state, effect, expires_at }.read().map_err(wrong)?;
+        let head = Head { state, effect, fingerprint, owner, epoch, lease_until, expires_at, safe_until };
         Ok(Record { intent, head, attempts, created_at, changed_at, outcome, decision })
     }
 
@@ -316,6 +320,7 @@ mod tests {
     /// Records as `lua/begin.lua` describes them.
     const FINISHED: &str = "4a0000000001e24000000000000100000000000200000000000600020404040404040404040404040404040403030303030303030303030303030303030303030303030303030303030303030000000000000009030700047061796f726465722d3161636d65000f0000000000090003616e617365656e010100c9000100000001610000000162796573";
     const OPEN: &str = "000000000001e24000000000000100000000000200000000000600010404040404040404040404040404040403030303030303030303030303030303030303030303030303030303030303030000000000000009030700047061796f726465722d3161636d65";
+    const WITH_SAFE_UNTIL: &str = "200000000001e24000000000000100000000000200000000000600010404040404040404040404040404040403030303030303030303030303030303030303030303030303030303030303030000000000000009030700047061796f726465722d3161636d65000000000007";
 
     #[test]
     fn contract_bytes_of_records_and_their_keys() {
@@ -336,7 +341,8 @@ mod tests {
         line("identity", hex(&identity(&of("order-1"))));
         line("identity of a UUID", hex(&identity(&of("017f22e2-79b0-7cc3-98c4-dc0c0c07398f"))));
         line("fingerprint", hex(&fingerprint(&Fingerprint::from_parts([3; 32], 9))));
-        for (what, stored) in [("finished", FINISHED), ("open", OPEN)] {
+        let examples = [("finished", FINISHED), ("open", OPEN), ("with safe_until", WITH_SAFE_UNTIL)];
+        for (what, stored) in examples {
             let digits = stored.as_bytes().chunks(2).map(|pair| std::str::from_utf8(pair).unwrap());
             let raw: Vec<u8> = digits.map(|pair| u8::from_str_radix(pair, 16).unwrap()).collect();
             line(what, stored.to_owned());
@@ -349,6 +355,9 @@ mod tests {
             line(what, format!("{state} {effect} {attempts} {owner} {}", hex(&fingerprint)));
             let times = (created_at.0, changed_at.0, head.lease_until.0, head.expires_at.map(|at| at.0));
             line(what, format!("epoch {}, times {times:?}", head.epoch.0));
+            if let Some(until) = head.safe_until {
+                line(what, format!("safe until {}", until.0));
+            }
             line(what, outcome.map(|outcome| hex(&outcome.encode())).unwrap_or_default());
             line(what, decision.as_ref().map(crate::store::encoding::decision_text).unwrap_or_default());
         }

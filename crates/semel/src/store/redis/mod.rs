@@ -40,7 +40,7 @@ use redis::Value;
 use self::connection::Connections;
 use self::layout::{Keys, TIME_MAX};
 use self::script::{Script, Scripts};
-use super::encoding::{effect_code, state_code, state_of};
+use super::encoding::{effect_code, safe_for_code, state_code, state_of};
 use super::memory::check_size;
 use super::{
     AnyStore, Capabilities, Claim, Claimed, Decide, Decided, ErrorKind, Fate, Filter, Finish, Finished,
@@ -200,6 +200,14 @@ impl Answer {
         self.number(at).map(StoreTime)
     }
 
+    /// -1 is none.
+    fn time_or_none(&self, at: usize) -> Result<Option<StoreTime>, StoreError> {
+        match self.0.get(at) {
+            Some(Value::Int(-1)) => Ok(None),
+            _ => self.time(at).map(Some),
+        }
+    }
+
     fn bytes(&self, at: usize) -> Result<&[u8], StoreError> {
         match self.0.get(at) {
             Some(Value::BulkString(bytes)) => Ok(bytes),
@@ -247,8 +255,18 @@ impl Store for RedisStore {
         let keys = self.keys(&id);
         let (identity, print) = (layout::identity(&claim.intent), layout::fingerprint(&claim.fingerprint));
         let (effect, lease) = (effect_code(claim.effect).to_string(), text(claim.lease_ms.min(TIME_MAX)));
-        let args: [&[u8]; 6] =
-            [&keys.member, &identity, &print, claim.owner.as_bytes(), effect.as_bytes(), lease.as_bytes()];
+        let safe_for = safe_for_code(claim.effect, &claim.window).map_or(-1, |ms| ms.min(TIME_MAX as i64));
+        let (safe_for, call) = (safe_for.to_string(), text(claim.window.call_ms.min(TIME_MAX)));
+        let args: [&[u8]; 8] = [
+            &keys.member,
+            &identity,
+            &print,
+            claim.owner.as_bytes(),
+            effect.as_bytes(),
+            lease.as_bytes(),
+            safe_for.as_bytes(),
+            call.as_bytes(),
+        ];
         let answer = self.run(&self.inner.scripts.claim, &keys, &args, true).await?;
         let now = answer.time(1)?;
         let existing = || {
@@ -262,6 +280,7 @@ impl Store for RedisStore {
                 epoch: layout::epoch(answer.number(2)?, keys.bucket),
                 attempt: answer.number(3)? as u32,
                 lease_until: answer.time(4)?,
+                safe_until: answer.time_or_none(6)?,
                 other_recipe: answer.number(5)? == 1,
             }),
             2 => Claimed::Mismatch,

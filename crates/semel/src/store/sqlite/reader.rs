@@ -14,7 +14,7 @@ use super::row;
 use crate::intent::identity::IntentId;
 use crate::store::command::Reply;
 use crate::store::encoding;
-use crate::store::pager::{Pager, state_bits};
+use crate::store::pager::{Pager, expiring_by, state_bits};
 use crate::store::{Fate, Filter, Lineage, Page, Record};
 
 /// Rows scanned in one read at most.
@@ -145,6 +145,7 @@ fn list(
             filter.tenant,
             older_than_ms,
             pager.room(),
+            expiring_by(filter, now),
         ])?;
         while let Some(row) = rows.next()? {
             if pager.ends_here() {

@@ -11,7 +11,7 @@ use crate::intent::outcome::Outcome;
 use crate::intent::policy::StoreTime;
 use crate::intent::scope::Scope;
 use crate::intent::state::Head;
-use crate::store::encoding::{decision_of, effect_of, state_of};
+use crate::store::encoding::{Codes, Decoded, decision_of};
 use crate::store::{Decision, Record};
 
 // The columns of head.sql; record.sql and list.sql go on with scope, operation and key.
@@ -43,20 +43,19 @@ pub(super) fn seq(row: &Row<'_>) -> rusqlite::Result<i64> {
 }
 
 pub(super) fn head(row: &Row<'_>) -> rusqlite::Result<Head> {
-    let state: i64 = row.get(STATE)?;
-    let effect: i64 = row.get(EFFECT)?;
+    let codes = Codes { state: row.get(STATE)?, effect: row.get(EFFECT)?, expires_at: row.get(EXPIRES_AT)? };
+    let Decoded { state, effect, expires_at, safe_until } =
+        codes.read().map_err(|why| unreadable(STATE, why))?;
     let recipe: i64 = row.get(RECIPE)?;
     Ok(Head {
-        state: state_of(state).map_err(|why| unreadable(STATE, why))?,
-        effect: effect_of(effect).map_err(|why| unreadable(EFFECT, why))?,
+        state,
+        effect,
         fingerprint: Fingerprint::from_parts(row.get(FINGERPRINT)?, recipe.cast_unsigned()),
         owner: Owner::from_bytes(row.get(OWNER)?),
         epoch: Epoch(unsigned(row, EPOCH)?),
         lease_until: StoreTime(unsigned(row, LEASE_UNTIL)?),
-        expires_at: match row.get::<_, Option<i64>>(EXPIRES_AT)? {
-            Some(_) => Some(StoreTime(unsigned(row, EXPIRES_AT)?)),
-            None => None,
-        },
+        expires_at,
+        safe_until,
     })
 }
 

@@ -169,14 +169,14 @@ impl<'a> Transaction<'a> {
     }
 
     fn put_claim(&mut self, seq: Option<i64>, expired: bool, record: &Record) -> rusqlite::Result<()> {
-        let head = &record.head;
+        let (head, codes) = (&record.head, encoding::Codes::of(&record.head));
         match seq {
             Some(seq) if !expired => {
                 let mut again = self.connection.prepare_cached(include_str!("sql/reclaim.sql"))?;
                 again.execute(params![
                     seq,
-                    encoding::state_code(head.state),
-                    encoding::effect_code(head.effect),
+                    codes.state,
+                    codes.effect,
                     encoding::number(head.epoch.0),
                     record.attempts,
                     encoding::number(head.lease_until.0),
@@ -184,6 +184,7 @@ impl<'a> Transaction<'a> {
                     head.owner.as_bytes(),
                     encoding::recipe_code(&head.fingerprint),
                     head.fingerprint.digest(),
+                    codes.expires_at,
                 ])?;
             }
             _ => {
@@ -197,8 +198,8 @@ impl<'a> Transaction<'a> {
                 insert.execute(params![
                     encoding::number(head.epoch.0),
                     record.intent.id().as_bytes(),
-                    encoding::state_code(head.state),
-                    encoding::effect_code(head.effect),
+                    codes.state,
+                    codes.effect,
                     record.attempts,
                     encoding::number(head.lease_until.0),
                     encoding::number(record.created_at.0),
@@ -210,6 +211,7 @@ impl<'a> Transaction<'a> {
                     record.intent.scope().as_str(),
                     record.intent.key().as_str(),
                     record.decision.as_ref().map(encoding::decision_text),
+                    codes.expires_at,
                 ])?;
             }
         }
@@ -244,12 +246,14 @@ impl<'a> Transaction<'a> {
         let step = step(Some(&before), &event, now);
         if let Change::Put(head) = step.change {
             let mut finish = self.connection.prepare_cached(include_str!("sql/finish.sql"))?;
+            let codes = encoding::Codes::of(&head);
             finish.execute(params![
                 seq,
-                encoding::state_code(head.state),
+                codes.state,
                 encoding::number(now.0),
-                head.expires_at.map(|at| encoding::number(at.0)),
+                codes.expires_at,
                 outcome.as_deref(),
+                codes.effect,
             ])?;
             self.wrote = true;
         }
@@ -266,15 +270,17 @@ impl<'a> Transaction<'a> {
         let step = on_decide(step, &mut record, decide, fresh, now);
         if let Change::Put(head) = step.change {
             let mut put = self.connection.prepare_cached(include_str!("sql/decide.sql"))?;
+            let codes = encoding::Codes::of(&head);
             put.execute(params![
                 seq,
-                encoding::state_code(head.state),
+                codes.state,
                 encoding::number(head.epoch.0),
                 head.owner.as_bytes(),
                 encoding::number(record.changed_at.0),
-                head.expires_at.map(|at| encoding::number(at.0)),
+                codes.expires_at,
                 record.decision.as_ref().map(encoding::decision_text),
                 record.outcome.as_ref().map(|outcome| outcome.encode().to_vec()),
+                codes.effect,
             ])?;
             self.assign(head.epoch);
             self.wrote = true;

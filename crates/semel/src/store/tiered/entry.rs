@@ -163,7 +163,9 @@ impl Reader {
             rest if rest.is_empty() => None,
             rest => Some(Outcome::decode(rest).ok()?),
         };
-        let head = Head { state, effect, fingerprint, owner, epoch, lease_until, expires_at };
+        // What is replayed has nothing left that a key would protect.
+        let safe_until = None;
+        let head = Head { state, effect, fingerprint, owner, epoch, lease_until, expires_at, safe_until };
         Some(Record { intent, head, attempts, created_at, changed_at, outcome, decision })
     }
 }
@@ -194,6 +196,7 @@ mod tests {
             epoch: Epoch(1 << 60),
             lease_until: StoreTime(5),
             expires_at: Some(StoreTime(6)),
+            safe_until: None,
         };
         let (outcome, at) = (Some(Outcome::new(201, "yes").header("a", "b")), StoreTime(7));
         let decision = Some(Decision { ruling: "applied".into(), by: "ana".into(), why: "ü".into(), at });

@@ -19,7 +19,7 @@ CREATE TABLE semel_intent (
     lease_until INTEGER NOT NULL,
     created_at  INTEGER NOT NULL,
     changed_at  INTEGER NOT NULL,
-    expires_at  INTEGER,                 -- finished ones only; NULL is never
+    expires_at  INTEGER,                 -- finished: when it is forgotten, NULL is never; open: until when its key protects
     owner       BLOB    NOT NULL,
     recipe      INTEGER NOT NULL,
     fingerprint BLOB    NOT NULL,

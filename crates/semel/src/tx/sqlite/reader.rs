@@ -14,9 +14,10 @@ use crate::intent::outcome::Outcome;
 use crate::intent::policy::StoreTime;
 use crate::intent::scope::Scope;
 use crate::intent::state::Head;
+use crate::store::encoding::{Codes, Decoded};
 use crate::store::{
     Capabilities, Claim, Claimed, Decide, Decided, ErrorKind, Fate, Filter, Finish, Finished, Page, Record,
-    Renewed, Store, StoreError, Ticket, encoding,
+    Renewed, Store, StoreError, Ticket,
 };
 use crate::tx::driver::explain_rusqlite;
 
@@ -163,12 +164,15 @@ impl Store for SqliteReader {
 fn record(row: &Row<'_>) -> rusqlite::Result<Record> {
     let moment = |column| row.get::<_, i64>(column).map(|ms| StoreTime(ms.cast_unsigned()));
     let text = |column| row.get::<_, String>(column);
+    let codes = Codes { state: row.get(1)?, effect: row.get(2)?, expires_at: row.get(5)? };
+    let Decoded { state, effect, expires_at, safe_until } = codes.read().map_err(unreadable)?;
     let head = Head {
-        state: encoding::state_of(row.get(1)?).map_err(unreadable)?,
-        effect: encoding::effect_of(row.get(2)?).map_err(unreadable)?,
+        state,
+        effect,
         epoch: Epoch(row.get::<_, i64>(3)?.cast_unsigned()),
         lease_until: moment(4)?,
-        expires_at: row.get::<_, Option<i64>>(5)?.map(|ms| StoreTime(ms.cast_unsigned())),
+        expires_at,
+        safe_until,
         owner: Owner::from_bytes(row.get(6)?),
         fingerprint: Fingerprint::from_parts(row.get(8)?, row.get::<_, i64>(7)?.cast_unsigned()),
     };

@@ -2,6 +2,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use semel::intent::guard_expiry::KeyWindow;
 use semel::intent::policy::LEASE_MS_MAX;
 use semel::intent::state::{Change, Decider, Head, Ruling, State, Step, StepAnswer, StepEvent, step};
 use semel::{Effect, Epoch, Retention, StoreTime, Verdict};
@@ -137,6 +138,50 @@ fn of_time(bug: Bug) -> Decider {
             }
             _ => step(head, event, now),
         },
+        Bug::TakeoverMovesTheTimeOfAKey => |head, event, now| {
+            let mut found = step(head, event, now);
+            if let (StepEvent::Claim { window, .. }, Change::Put(next)) = (event, &mut found.change)
+                && next.safe_until.is_some()
+            {
+                next.safe_until = window.begun(now);
+            }
+            found
+        },
+        Bug::OpaqueClaimHasAKey => |head, event, now| {
+            let mut found = step(head, event, now);
+            if let (StepEvent::Claim { window, .. }, Change::Put(next)) = (event, &mut found.change)
+                && next.safe_until.is_none()
+            {
+                next.safe_until = window.begun(now);
+            }
+            found
+        },
+        Bug::AttemptsMayOutlastTheirKey => |head, event, now| step(head, &ending_at_once(event), now),
+        Bug::ForgottenKeyRunsAgain => |head, event, now| {
+            let young = head.map(|it| Head { safe_until: it.safe_until.max(Some(now.plus_ms(1))), ..*it });
+            let asked =
+                matches!(event, StepEvent::Claim { .. }) && head.is_some_and(|it| it.safe_until.is_some());
+            step(if asked { young.as_ref() } else { head }, &ending_at_once(event), now)
+        },
+        Bug::KeyedFailureExpires => |head, event, now| {
+            let mut found = step(head, event, now);
+            if let (
+                StepEvent::Finish { verdict: Verdict::FailedRetryable, retention, .. },
+                Change::Put(next),
+            ) = (event, &mut found.change)
+            {
+                (next.expires_at, next.safe_until) = (retention.expiry(now), None);
+            }
+            found
+        },
+        Bug::DecisionKeepsTheTimeOfAKey => |head, event, now| {
+            let mut found = step(head, event, now);
+            if let (StepEvent::Decide { .. }, Change::Put(next), Some(it)) = (event, &mut found.change, head)
+            {
+                next.safe_until = it.safe_until;
+            }
+            found
+        },
         Bug::TakeoverKeepsTheEpoch => |head, event, now| match (head, step(head, event, now)) {
             (Some(it), Step { answer: StepAnswer::Run, change: Change::Put(next), .. }) => {
                 put(StepAnswer::Run, Head { epoch: it.epoch, ..next })
@@ -258,8 +303,18 @@ fn sweeping(head: Option<&Head>, event: &StepEvent, now: StoreTime, state: State
 
 fn asking_the_same(head: &Head, event: &StepEvent) -> StepEvent {
     match *event {
-        StepEvent::Claim { owner, effect, lease_ms, fresh, .. } => {
-            StepEvent::Claim { fingerprint: head.fingerprint, owner, effect, lease_ms, fresh }
+        StepEvent::Claim { owner, effect, lease_ms, window, fresh, .. } => {
+            StepEvent::Claim { fingerprint: head.fingerprint, owner, effect, lease_ms, window, fresh }
+        }
+        other => other,
+    }
+}
+
+fn ending_at_once(event: &StepEvent) -> StepEvent {
+    match *event {
+        StepEvent::Claim { fingerprint, owner, effect, lease_ms, window, fresh } => {
+            let window = KeyWindow { call_ms: 0, ..window };
+            StepEvent::Claim { fingerprint, owner, effect, lease_ms, window, fresh }
         }
         other => other,
     }
@@ -267,8 +322,8 @@ fn asking_the_same(head: &Head, event: &StepEvent) -> StepEvent {
 
 fn claimed_as(effect: Effect, event: &StepEvent) -> StepEvent {
     match *event {
-        StepEvent::Claim { fingerprint, owner, lease_ms, fresh, .. } => {
-            StepEvent::Claim { fingerprint, owner, effect, lease_ms, fresh }
+        StepEvent::Claim { fingerprint, owner, lease_ms, window, fresh, .. } => {
+            StepEvent::Claim { fingerprint, owner, effect, lease_ms, window, fresh }
         }
         other => other,
     }

@@ -108,6 +108,7 @@ pub(crate) fn claim_of(key: &str) -> Claim {
         owner: Owner::random(),
         effect: Effect::Opaque,
         lease_ms: 60_000,
+        window: semel::intent::guard_expiry::KeyWindow::ENDLESS,
     }
 }
 

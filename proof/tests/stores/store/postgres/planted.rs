@@ -60,7 +60,7 @@ fn a_second_outcome_that_overwrites_the_first() {
 #[test]
 fn a_lapsed_opaque_claim_that_runs_again() {
     breaks("a_lapsed_opaque_claim_is_uncertain", |sql| {
-        sql.replace("AND i.effect > 0 AND asked.effect > 0 THEN 3", "THEN 3")
+        sql.replace("AND i.effect > 0 AND i.expires_at IS NULL AND asked.effect > 0 THEN 3", "THEN 3")
     });
 }
 
@@ -97,7 +97,30 @@ fn a_keyed_failure_that_an_opaque_claimant_may_run() {
 #[test]
 fn an_uncertain_outcome_that_expires() {
     breaks("uncertain_never_expires", |sql| {
-        sql.replace("CASE WHEN asked.state >= 2 THEN clock.now + asked.retention_ms END", "clock.now")
+        sql.replace("WHEN asked.state >= 2 THEN clock.now + asked.retention_ms", "ELSE clock.now")
             .replace("i.state >= 2 AND i.expires_at", "i.expires_at")
+    });
+}
+
+#[test]
+fn a_takeover_that_makes_a_key_live_longer() {
+    breaks("the_time_of_a_key_never_moves", |sql| {
+        sql.replace("WHEN looked.state < 2 THEN looked.expires_at", "ELSE clock.now + asked.safe_for_ms")
+    });
+}
+
+#[test]
+fn a_takeover_whose_key_may_be_forgotten() {
+    breaks("a_lapsed_keyed_claim_is_uncertain_once_its_key_is_forgotten", |sql| {
+        sql.replace("AND clock.now + asked.call_ms < i.expires_at", "AND i.expires_at IS NOT NULL")
+    });
+}
+
+#[test]
+fn a_keyed_failure_that_expires() {
+    breaks("a_keyed_failure_is_uncertain_once_its_key_is_forgotten", |sql| {
+        let plain = "CASE WHEN asked.state = 4 AND locked.safe_until IS NOT NULL THEN 1 ELSE asked.state END";
+        sql.replace(plain, "asked.state")
+            .replace("asked.state IN (1, 4) AND locked", "asked.state = 1 AND locked")
     });
 }

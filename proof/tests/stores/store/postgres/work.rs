@@ -27,6 +27,7 @@ pub(crate) fn claim(key: &str) -> Claim {
         owner: Owner::random(),
         effect: Effect::Opaque,
         lease_ms: 60_000,
+        window: semel::intent::guard_expiry::KeyWindow::ENDLESS,
     }
 }
 

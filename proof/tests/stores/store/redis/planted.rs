@@ -49,7 +49,7 @@ const BUGS: &[Bug] = &[
     Bug {
         name: "an opaque claim runs again after its lease",
         script: "claim",
-        from: "if was == 0 or effect == 0 then",
+        from: "if was == 0 or effect == 0 or not is_safe then",
         to: "if false then",
         caught_by: "a_lapsed_opaque_claim_is_uncertain",
     },
@@ -80,6 +80,27 @@ const BUGS: &[Bug] = &[
         from: "    if state >= 2 then\n        if till > 0 then",
         to: "    if state >= 1 then\n        if till > 0 then till = now + 1",
         caught_by: "uncertain_never_expires",
+    },
+    Bug {
+        name: "a takeover makes a key live longer",
+        script: "claim",
+        from: "safe_until = there",
+        to: "",
+        caught_by: "the_time_of_a_key_never_moves",
+    },
+    Bug {
+        name: "a takeover does not ask whether the key may be forgotten",
+        script: "claim",
+        from: "local is_safe = not there or now + call_ms < there",
+        to: "local is_safe = true",
+        caught_by: "a_lapsed_keyed_claim_is_uncertain_once_its_key_is_forgotten",
+    },
+    Bug {
+        name: "a keyed failure expires",
+        script: "finish",
+        from: "if has_safe_until(tag) and (to_be == 1 or to_be == 4) then",
+        to: "if false then",
+        caught_by: "a_keyed_failure_is_uncertain_once_its_key_is_forgotten",
     },
     Bug {
         name: "a replay forgets",

@@ -69,6 +69,7 @@ pub(crate) fn claim(key: &str) -> Claim {
         owner: Owner::random(),
         effect: Effect::Opaque,
         lease_ms: LEASE_MS,
+        window: semel::intent::guard_expiry::KeyWindow::ENDLESS,
     }
 }
 

@@ -229,6 +229,7 @@ async fn work_that_swallows_a_deadlock_is_not_recorded() {
         owner: Owner::random(),
         effect: Effect::Keyed,
         lease_ms: 60_000,
+        window: semel::intent::guard_expiry::KeyWindow::ENDLESS,
     };
     let Claimed::Run(ticket) = store.claim(claim).await.unwrap() else { panic!("fresh") };
     store.finish(ticket, Finish::release(Retention::DAY)).await.unwrap();
@@ -330,6 +331,7 @@ async fn strangers_pass_by_an_open_transaction_and_the_store_sees_it_in_flight()
             owner: Owner::random(),
             effect: Effect::Opaque,
             lease_ms: 60_000,
+            window: semel::intent::guard_expiry::KeyWindow::ENDLESS,
         };
         let names: Vec<String> = (0..40).map(|n| format!("store-{key}-{n}")).collect();
         let strangers = futures_util::future::join_all(names.iter().map(|name| store.claim(claim(name))));
@@ -352,6 +354,7 @@ async fn a_claim_outside_of_a_transaction_keeps_one_inside_out_and_its_outcome_i
         owner: Owner::random(),
         effect: Effect::Keyed,
         lease_ms: 60_000,
+        window: semel::intent::guard_expiry::KeyWindow::ENDLESS,
     };
     let Claimed::Run(ticket) = store.claim(claim).await.unwrap() else { panic!("fresh") };
     assert!(matches!(soon(pay(&world.pool, "a", 1)).await, Err(TxError::InFlight { .. })));

@@ -16,11 +16,12 @@ SET @semel_epoch = IF(@semel_take = 'DO 0', NULL, LAST_INSERT_ID() * 1024);
 -- Two claims that race for one id meet at the primary key. The loser changes nothing. It does so by an update, not by
 -- INSERT IGNORE, whose shared lock makes the waiters deadlock when the winner rolls back.
 INSERT INTO semel_intent (
-    id, state, effect, epoch, attempts, lease_until, created_at, changed_at,
+    id, state, effect, epoch, attempts, lease_until, created_at, changed_at, expires_at,
     owner, recipe, fingerprint, operation, scope, `key`
 )
 SELECT
-    a.id, 0, a.effect, @semel_epoch + a.k, 1, a.now + a.lease_ms, a.now, a.now,
+    a.id, 0, IF(a.safe_for_ms IS NULL, a.effect, 0), @semel_epoch + a.k, 1, a.now + a.lease_ms, a.now, a.now,
+    a.now + a.safe_for_ms,
     a.owner, a.recipe, a.fingerprint, a.operation, a.scope, a.`key`
 FROM ({asked}) a
 WHERE @semel_epoch IS NOT NULL AND NOT EXISTS (SELECT 1 FROM semel_intent i WHERE i.id = a.id)

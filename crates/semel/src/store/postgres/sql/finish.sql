@@ -3,6 +3,9 @@
 --
 -- Answers: 0 recorded, 1 already, 2 stale, 3 retry (another transaction has the row locked, or it changed after the
 -- snapshot was taken), 10 plus the state: another verdict was recorded before. No answer: no such row.
+--
+-- An open record has the time until which its key protects in expires_at; one that failed is stored as uncertain and
+-- opaque until then: see encoding.rs.
 WITH clock AS MATERIALIZED (
     SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now
 ),
@@ -13,7 +16,7 @@ asked AS MATERIALIZED (
 ),
 locked AS MATERIALIZED (
     SELECT
-        asked.n, asked.id, row.at,
+        asked.n, asked.id, row.at, row.safe_until,
         CASE
             -- The fence is owner and epoch, never the lease.
             WHEN row.owner <> asked.owner OR row.epoch <> asked.epoch THEN 2
@@ -24,7 +27,10 @@ locked AS MATERIALIZED (
         END AS answer
     FROM asked
     CROSS JOIN LATERAL (
-        SELECT ctid AS at, owner, epoch, state
+        SELECT
+            ctid AS at, owner, epoch,
+            CASE WHEN state = 1 AND effect = 0 AND expires_at IS NOT NULL THEN 4 ELSE state END AS state,
+            CASE WHEN state < 2 THEN expires_at END AS safe_until
         FROM semel_intent
         WHERE semel_intent.id = asked.id
         OFFSET 0
@@ -34,9 +40,17 @@ locked AS MATERIALIZED (
 done AS (
     UPDATE semel_intent
     SET
-        state = asked.state,
+        state = CASE WHEN asked.state = 4 AND locked.safe_until IS NOT NULL THEN 1 ELSE asked.state END,
+        effect = CASE
+            WHEN locked.safe_until IS NULL THEN semel_intent.effect
+            WHEN asked.state = 4 THEN 0
+            ELSE 1
+        END,
         changed_at = clock.now,
-        expires_at = CASE WHEN asked.state >= 2 THEN clock.now + asked.retention_ms END,
+        expires_at = CASE
+            WHEN asked.state IN (1, 4) AND locked.safe_until IS NOT NULL THEN locked.safe_until
+            WHEN asked.state >= 2 THEN clock.now + asked.retention_ms
+        END,
         outcome = asked.outcome
     FROM locked
     JOIN asked ON asked.n = locked.n

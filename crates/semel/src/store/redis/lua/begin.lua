@@ -5,17 +5,20 @@
 -- 64 bytes, and then takes 645 bytes instead of 389 (7.0, an outcome of 100 bytes). A string is also just one GET and
 -- one SET.
 --
---   1      state (3 bits), effect (2 bits), 64 if there is a decision
+--   1      state (3 bits), effect (2 bits), 32 if there is a safe_until, 64 if there is a decision
 --   2-8    epoch
 --   9-14   created_at          15-20  changed_at
 --   21-26  lease_until while it is open, expires_at when it is finished (0 is never)
 --   27-28  attempts            29-44  owner
 --   45-84  fingerprint: 32 bytes of digest, 8 of recipe
 --   85-    identity: lengths of operation, key and scope (1, 1, 2 bytes), then their text
+--          safe_until, if there is one (6): until when its key protects; of open records only
 --          the decision, if there is one: 2 bytes of length, its time (6), what the caller wrote
 --          the outcome, to the end; empty means none
 --
 -- States: 0 in progress, 1 uncertain, 2 completed, 3 failed for good, 4 failed, may run again.
+-- With a safe_until the effect is keyed, and is stored as opaque (0), so that a version that does not know safe_until
+-- holds the record; one that failed is stored as 1 with effect 0, an uncertain one as 1 with effect 1. See encoding.rs.
 local HEAD = '>BI7I6I6I6I2'
 local TIME_MAX = 281474976710655
 
@@ -60,10 +63,41 @@ local function is_expired(state, till)
     return state >= 2 and till > 0 and till <= now
 end
 
+local function has_safe_until(tag)
+    return math.floor(tag / 32) % 2 == 1
+end
+
+-- Where the identity ends.
+local function after_identity(raw)
+    local operation, key, scope = struct.unpack('>BBI2', raw, 85)
+    return 89 + operation + key + scope
+end
+
+-- Until when the key protects; nil: there is no such time.
+local function safe_until_of(raw, tag)
+    if has_safe_until(tag) then
+        return (struct.unpack('>I6', raw, after_identity(raw)))
+    end
+end
+
+-- State and effect as they are, not as they are stored.
+local function decoded(tag)
+    local state, effect = tag % 8, math.floor(tag / 8) % 4
+    if not has_safe_until(tag) then
+        return state, effect
+    end
+    if state == 1 and effect == 0 then
+        state = 4
+    end
+    return state, 1
+end
+
 -- Where the outcome begins.
 local function outcome_at(raw, tag)
-    local operation, key, scope = struct.unpack('>BBI2', raw, 85)
-    local at = 89 + operation + key + scope
+    local at = after_identity(raw)
+    if has_safe_until(tag) then
+        at = at + 6
+    end
     if tag >= 64 then
         at = at + 2 + struct.unpack('>I2', raw, at)
     end

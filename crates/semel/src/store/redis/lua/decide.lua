@@ -6,8 +6,9 @@ if not raw then
     return {2, now}
 end
 local tag, epoch, born, changed, till, attempts = struct.unpack(HEAD, raw)
-local state = tag % 8
-if epoch ~= tonumber(ARGV[2]) or is_expired(state, till) then
+local state, effect = decoded(tag)
+local there = safe_until_of(raw, tag)
+if epoch ~= tonumber(ARGV[2]) or (not there and is_expired(state, till)) then
     return {2, now}
 end
 local lapsed = state == 0 and is_lapsed(till)
@@ -21,7 +22,7 @@ elseif ruling >= 2 then
     to_be = open and ruling
 end
 if not to_be then
-    if lapsed and math.floor(tag / 8) % 4 == 0 then
+    if (lapsed and effect == 0) or ((lapsed or state == 4) and there and there <= now) then
         state = 1
     end
     return {3, now, state}
@@ -32,8 +33,7 @@ if retention >= 0 then
 end
 -- A fresh epoch and an empty owner: from here on the last owner is stale.
 epoch = fresh_epoch(epoch)
-local effect = math.floor(tag / 8) % 4
-local identity_end = outcome_at(raw, 0) - 1
+local identity_end = after_identity(raw) - 1
 local note = struct.pack('>I2I6', 6 + #ARGV[6], now) .. ARGV[6]
 store(to_be, till, struct.pack(HEAD, 64 + effect * 8 + to_be, epoch, born, now, till, attempts)
     .. string.rep('\0', 16) .. string.sub(raw, 45, identity_end) .. note .. ARGV[5])

@@ -10,12 +10,21 @@ if epoch ~= tonumber(ARGV[3]) or string.sub(raw, 29, 44) ~= ARGV[2] then
     return {3, now}
 end
 -- The fence is the epoch, not the lease: the last owner's outcome counts, however late.
-local state, to_be, retention = tag % 8, tonumber(ARGV[4]), tonumber(ARGV[5])
+local state, effect = decoded(tag)
+local to_be, retention = tonumber(ARGV[4]), tonumber(ARGV[5])
 if state == to_be then
     return {2, now}
 end
 if state >= 2 then
     return {4, now, state}
+end
+-- A failure, or not knowing, says nothing about the attempts before it: the key still counts, and nothing expires.
+if has_safe_until(tag) and (to_be == 1 or to_be == 4) then
+    local decided = tag - tag % 32
+    local new = (to_be == 1) and decided + 8 + 1 or decided + 1
+    store(1, till, struct.pack(HEAD, new, epoch, born, now, till, attempts)
+        .. string.sub(raw, 29, outcome_at(raw, tag) - 1) .. ARGV[6])
+    return {1, now}
 end
 if to_be >= 2 then
     till = 0
@@ -23,6 +32,15 @@ if to_be >= 2 then
         till = later(retention)
     end
 end
-store(to_be, till, struct.pack(HEAD, tag - state + to_be, epoch, born, now, till, attempts)
-    .. string.sub(raw, 29, outcome_at(raw, tag) - 1) .. ARGV[6])
+local at = after_identity(raw)
+local identity, note = string.sub(raw, 29, at - 1), at
+if has_safe_until(tag) then
+    note = at + 6
+end
+local new = to_be + effect * 8
+if tag >= 64 then
+    new = new + 64
+end
+store(to_be, till, struct.pack(HEAD, new, epoch, born, now, till, attempts)
+    .. identity .. string.sub(raw, note, outcome_at(raw, tag) - 1) .. ARGV[6])
 return {1, now}
