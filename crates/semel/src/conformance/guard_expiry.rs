@@ -107,7 +107,7 @@ pub async fn a_keyed_failure_is_uncertain_once_its_key_is_forgotten<H: Harness>(
 
 /// A keyed claim whose lease ended is uncertain once its key is forgotten; its owner's late outcome still counts.
 ///
-/// Otherwise the takeover that nobody made for a day is made at last, and has its effect twice.
+/// Otherwise a takeover that comes a day late is made, and has its effect twice.
 pub async fn a_lapsed_keyed_claim_is_uncertain_once_its_key_is_forgotten<H: Harness>(harness: &H) {
     let trial = Trial::of("a_lapsed_keyed_claim_is_uncertain_once_its_key_is_forgotten", harness).await;
     let claim = keyed(&trial, "one", window(SHORT_MS));
@@ -155,7 +155,7 @@ pub async fn a_decision_ends_the_time_of_a_key<H: Harness>(harness: &H) {
 
 /// The list finds unfinished intents whose key is forgotten soon, and no others.
 ///
-/// Otherwise nobody looks in time.
+/// Otherwise it is not looked at in time.
 pub async fn list_filters_by_the_time_of_the_key<H: Harness>(harness: &H) {
     let trial = Trial::of("list_filters_by_the_time_of_the_key", harness).await;
     trial.run(&keyed(&trial, "open", window(LONG_MS))).await;

@@ -330,7 +330,7 @@ impl<S: Store> Guarded<S> {
         Intent::new(scope.clone(), self.of.operation.clone(), key.clone())
     }
 
-    /// Says once that retries are made however late, because nobody said how long the key is remembered.
+    /// Says once that retries are made however late, because no setting says how long the key is remembered.
     pub(crate) fn say_endless_key(&self) {
         let Policy { effect, safe_for, .. } = self.of.policy;
         if effect == Effect::Keyed

@@ -218,7 +218,10 @@ fn decide(ask: &Ask, inspected: Inspected) -> Result<Option<Claimed>, TxError> {
             };
             if ask.barrier && !failed {
                 let (epoch, owner) = inspected.head.map(|head| (head.epoch, head.owner)).unzip();
-                return Ok(Some(Claimed::Done(Seen { epoch, owner, carry: false, safe_until: None }, outcome)));
+                return Ok(Some(Claimed::Done(
+                    Seen { epoch, owner, carry: false, safe_until: None },
+                    outcome,
+                )));
             }
             Ok(Some(Claimed::Replay(verdict, outcome)))
         }

@@ -236,7 +236,7 @@ fn what_is_at_work_or_in_doubt_is_not_refused_over() {
 }
 
 #[test]
-fn racing_they_leave_nothing_whoever_is_first() {
+fn racing_they_leave_nothing_in_either_order() {
     let depot = Depot::new();
     let rounds = 40;
     let together = Barrier::new(3);

@@ -26,7 +26,7 @@ async fn connect(url: &str) -> Client {
 
 /// Slow: a server is killed twice, and recovers.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_killed_during_recovery_holds_nobody_up_for_ever() {
+async fn a_server_killed_during_recovery_holds_up_no_saga_for_ever() {
     let Some(mut server) = alone(Service::Postgres) else { return };
     let orders = "CREATE TABLE orders (n bigserial PRIMARY KEY, name text NOT NULL, what text NOT NULL);";
     let tables = schema(Dialect::Postgres);

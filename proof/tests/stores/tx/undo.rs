@@ -140,7 +140,7 @@ async fn one_waits_for_the_other() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn racing_they_leave_nothing_whoever_is_first() {
+async fn racing_they_leave_nothing_in_either_order() {
     let Some(world) = World::new().await else { return };
     let pool = world.pool(8).await;
     // The intents are named by this test's thread, and the tasks run on others.

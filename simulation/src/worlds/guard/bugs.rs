@@ -143,7 +143,7 @@ fn takeovers_begin_the_window_anew(head: Option<&Head>, event: &StepEvent, now: 
     step
 }
 
-/// Nobody thinks of how long the other side remembers a key.
+/// How long the other side remembers a key is not checked.
 fn guard_expiry_is_not_checked(head: Option<&Head>, event: &StepEvent, now: StoreTime) -> Step {
     match *event {
         StepEvent::Claim { fingerprint, owner, effect, lease_ms, fresh, .. } => {

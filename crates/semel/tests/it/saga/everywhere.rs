@@ -91,7 +91,7 @@ fn a_violation_names_the_step_the_inputs_and_the_history() {
 }
 
 #[test]
-fn a_users_judge_is_heard_and_the_bound_is_kept() {
+fn a_users_judge_counts_and_the_bound_is_kept() {
     let judged = everywhere(order, 3, || Depot::with(Mistake::None))
         .judge(|_, end| match end {
             HistoryEnd::Parked(ParkReason::ForwardStuck) => Err("somebody has to get up at night".to_owned()),

@@ -124,7 +124,7 @@ async fn one_waits_for_the_other() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn racing_they_leave_nothing_whoever_is_first() {
+async fn racing_they_leave_nothing_in_either_order() {
     let Some(world) = World::new(SERVER).await else { return };
     let (rounds, mut happened) = (40, 0);
     for key in (0..rounds).map(|round| format!("k{round}")) {
