@@ -1,5 +1,7 @@
 //! `cargo xtask bench`: the benchmarks of the package `proof`, built for speed.
 
+use std::process::Stdio;
+
 use clap::{Args, Subcommand};
 
 use crate::{cargo, saga_peers};
@@ -80,6 +82,9 @@ pub(crate) struct SagaArguments {
     /// How many sagas sleep or are parked: 1_000_000 by default, or 100_000 with --quick.
     #[arg(long, value_name = "N")]
     parked: Option<String>,
+    /// Then also Restate, DBOS and dtm, as `saga-peers` does, with ratios.
+    #[arg(long)]
+    peers: bool,
     #[command(flatten)]
     run: BenchArguments,
 }
@@ -138,7 +143,11 @@ pub(crate) fn run(bench: &Bench) -> Result<(), String> {
             args.insert(0, "saga".to_owned());
             args.extend(arguments.only.iter().flat_map(|parts| ["--only".to_owned(), parts.clone()]));
             args.extend(arguments.parked.iter().flat_map(|n| ["--parked".to_owned(), n.clone()]));
-            execute(&program("bench", "bench"), &args)
+            if !arguments.peers {
+                return execute(&program("bench", "bench"), &args);
+            }
+            args.extend((!arguments.run.json).then(|| "--json".to_owned()));
+            saga_peers::beside(arguments.run, &output(&program("bench", "bench"), &args)?)
         }
         Bench::Edge(_) => {
             cargo::run(&["build", "--quiet", "--profile", "dist", "--package", "semel-cli"], &[])?;
@@ -150,8 +159,23 @@ pub(crate) fn run(bench: &Bench) -> Result<(), String> {
 }
 
 fn execute(program: &[&str], args: &[String]) -> Result<(), String> {
+    cargo::run(&line(program), args)
+}
+
+/// What it prints, instead of showing it; its progress is shown.
+fn output(program: &[&str], args: &[String]) -> Result<String, String> {
+    let mut command = cargo::command(&line(program), args, &[]);
+    let output = command.stderr(Stdio::inherit()).output().map_err(|error| format!("cargo: {error}"))?;
+    match output.status.success() {
+        true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
+        // It has said what failed.
+        false => Err(String::new()),
+    }
+}
+
+fn line<'a>(program: &[&'a str]) -> Vec<&'a str> {
     let mut line = vec!["run", "--quiet", "--profile", "dist", "--package", "proof"];
     line.extend(program);
     line.push("--");
-    cargo::run(&line, args)
+    line
 }

@@ -8,6 +8,7 @@
 //! |---|---|
 //! | `measure` | what is counted, and when a count is believed |
 //! | `figures` | ratios, table, JSON |
+//! | `own` | what a saga of semel costs |
 //! | `cpu` | the work of a tree of processes |
 //! | `http` | callers over HTTP |
 //! | `part` | a process of a peer, ended for certain |
@@ -22,6 +23,7 @@ mod figures;
 mod http;
 mod install;
 mod measure;
+mod own;
 mod part;
 mod postgres;
 mod restate;
@@ -32,8 +34,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use testkit::services::{Service, find};
 
-pub(crate) use self::figures::Semel;
-use self::figures::{Figures, table};
+use self::figures::{Figures, Semel, table};
 use self::measure::Plan;
 use self::postgres::Postgres;
 use crate::bench::BenchArguments;
@@ -72,8 +73,7 @@ pub(crate) enum Peer {
 
 impl Arguments {
     /// All peers, beside these figures of semel.
-    #[cfg_attr(not(test), expect(dead_code, reason = "called by `bench saga --peers`"))]
-    pub(crate) fn all(run: BenchArguments, semel: Vec<Semel>) -> Self {
+    fn all(run: BenchArguments, semel: Vec<Semel>) -> Self {
         Self { only: Vec::new(), callers: CALLERS.to_vec(), semel, run }
     }
 
@@ -113,6 +113,15 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
         false => print!("{}", table(&rows, &arguments.semel)),
     }
     measured.and(stopped)
+}
+
+/// All peers, beside what `bench saga --json` printed.
+pub(crate) fn beside(run: BenchArguments, lines: &str) -> Result<(), String> {
+    match run.json {
+        true => print!("{lines}"),
+        false => print!("{}", own::text(lines)),
+    }
+    self::run(&Arguments::all(run, own::costs(lines)))
 }
 
 fn measure_all(peers: &[Peer], plan: &Plan, rows: &mut Vec<Figures>) -> Result<(), String> {

@@ -93,6 +93,9 @@ async fn rates(place: &Place, size: usize, subject: bool, table: &mut Table) -> 
         let note = format!("{:.2} × the floor, {}", loaded.per_s / floor.per_s, loaded.costs());
         table.row(&what, loaded.per_s, "/s", note);
         table.row(&format!("{what}: processor time of a saga"), loaded.cpu_ms, "ms", "of this process");
+        if let Some(ms) = loaded.server_ms {
+            table.row(&format!("{what}: the server's processor time of a saga"), ms, "ms", "");
+        }
     }
     Ok(())
 }
