@@ -20,7 +20,7 @@ use super::limits::StepLimits;
 use super::metrics::SagaMetrics;
 use super::options::SagaOptions;
 use super::run::{Left, Ran};
-use super::state::WorkerId;
+use super::state::{SagaRow, WorkerId};
 use super::step::StepError;
 use crate::backoff::Backoff;
 use crate::guard::Spawn;
@@ -125,9 +125,17 @@ impl<App: Send + Sync + ?Sized + 'static> Engine<App> {
         self.definitions.values().map(of).collect()
     }
 
-    /// Reads a saga; tried for as long as this worker's lease lasts.
-    pub(super) async fn load(&self, number: SagaNumber) -> Option<Loaded> {
-        self.persist("read a saga", || self.journal.load(number)).await.ok().flatten()
+    /// Reads a saga that this worker has, with this row; tried for as long as its lease lasts. One that cannot be opened
+    /// here is let go of for a while: another process may have the right key.
+    pub(super) async fn load(&self, number: SagaNumber, row: SagaRow) -> Option<Loaded> {
+        match self.persist("read a saga", || self.journal.load(number)).await {
+            Ok(loaded) => loaded,
+            Err(Unwritten::Corrupt(why)) => {
+                self.put_off(number, row, &why).await;
+                None
+            }
+            Err(_) => None,
+        }
     }
 
     /// Changes a saga; tried for as long as a lease lasts.
@@ -176,7 +184,7 @@ impl<App: Send + Sync + ?Sized + 'static> Engine<App> {
         None
     }
 
-    async fn persist<'a, T>(
+    pub(super) async fn persist<'a, T>(
         &self,
         what: &str,
         mut ask: impl FnMut() -> Answering<'a, T>,
@@ -195,7 +203,8 @@ impl<App: Send + Sync + ?Sized + 'static> Engine<App> {
                         ErrorKind::TooLarge | ErrorKind::Misconfigured => {
                             return Err(Unwritten::Refused(error.to_string()));
                         }
-                        ErrorKind::Corrupt | ErrorKind::Closed => return Err(Unwritten::NoAnswer),
+                        ErrorKind::Corrupt => return Err(Unwritten::Corrupt(error.to_string())),
+                        ErrorKind::Closed => return Err(Unwritten::NoAnswer),
                         _ => {}
                     }
                 }
@@ -294,6 +303,8 @@ pub(super) enum Unwritten {
     NoAnswer,
     /// The journal will never take it.
     Refused(String),
+    /// What the journal has cannot be read, or does not fit.
+    Corrupt(String),
 }
 
 /// Somebody waits for an end. Dropped, it is forgotten.

@@ -106,8 +106,14 @@ impl Content {
 }
 
 impl Loaded {
-    /// The saga with its journal as JSON, its key and its inputs included: for `semel::saga::test::replay`.
+    /// The saga with its journal as JSON, its key and its inputs included: for `semel::saga::test::replay`. An error if
+    /// something of it is compressed or sealed and was not opened.
     pub fn export(&self) -> Result<String, serde_json::Error> {
+        if self.is_protected() {
+            let why =
+                "the saga is compressed or sealed; open the journal as a `ProtectedJournal`, with the keys";
+            return Err(serde::ser::Error::custom(why));
+        }
         let SagaRecord { number, row, intent, name, version, input, outcome, created_at, .. } = &self.record;
         let exported = Exported {
             semel_saga: FORM,

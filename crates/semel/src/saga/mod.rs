@@ -80,7 +80,7 @@ pub use journal::{
 };
 pub use metrics::SagaMetrics;
 pub use options::SagaOptions;
-pub use protect::{ProtectedJournal, is_protected};
+pub use protect::{ProtectedJournal, is_protected, is_sealed};
 pub use sagas::{Registered, Requested, SagaEnd, SagaError, Sagas, SagasBuilder};
 pub use spec::{ATTEMPTS_MAX, NAME_BYTES_MAX, StepSpec};
 pub use state::{

@@ -6,6 +6,7 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use sha2::{Digest, Sha256};
@@ -18,11 +19,11 @@ use super::journal::{
     TakenSaga, too_large,
 };
 use super::run::Left;
-use super::state::{RowEvent, SagaRow, WorkerId};
+use super::state::{RowAnswer, RowEvent, SagaRow, WorkerId};
 use super::step::{StepError, StepResult};
 use super::step_tx::StepTx;
 use crate::intent::identity::IntentId;
-use crate::intent::policy::StoreTime;
+use crate::intent::policy::{StoreTime, millis};
 use crate::store::protect::{Protection, Unreadable};
 use crate::store::{ErrorKind, Fate, StoreError};
 
@@ -31,6 +32,11 @@ const MARK: u8 = 0xff;
 /// Behind the mark: the bytes as they were, because they begin with the mark themselves.
 const AS_IT_IS: [u8; 2] = [MARK, 0];
 const ENVELOPE: [u8; 2] = [MARK, 1];
+
+/// How long a saga is put off that cannot be opened.
+const PUT_OFF: Duration = Duration::from_secs(60);
+/// How often it is tried to let go of a saga that gets signals at that moment.
+const LET_GO_MAX: u32 = 5;
 
 /// Wraps any journal, and compresses or seals what sagas get, do and say: inputs, results, refusals, signals, decisions.
 ///
@@ -117,6 +123,11 @@ impl Place<'_> {
 /// [`ProtectedJournal`].
 pub fn is_protected(value: &[u8]) -> bool {
     value.first() == Some(&MARK)
+}
+
+/// Whether a value is sealed with a key.
+pub fn is_sealed(value: &[u8]) -> bool {
+    key_of(value).is_some()
 }
 
 /// The error of something sealed where no [`ProtectedJournal`] is.
@@ -409,19 +420,27 @@ impl<J: Journal> Journal for ProtectedJournal<J> {
 }
 
 impl Loaded {
-    /// Something of it cannot be read here.
-    pub(super) fn is_protected(&self) -> bool {
+    /// Something of it cannot be read here: its key is missing, or it was read without a [`ProtectedJournal`].
+    pub fn is_protected(&self) -> bool {
+        self.values().any(|value| is_protected(value))
+    }
+
+    /// Something of it is sealed, as it was read.
+    pub fn is_sealed(&self) -> bool {
+        self.values().any(|value| is_sealed(value))
+    }
+
+    fn values(&self) -> impl Iterator<Item = &Bytes> {
         let entries = self.entries.iter().flat_map(|entry| [&entry.input, &entry.body]).flatten();
         let signals = self.signals.iter().map(|signal| &signal.body);
-        entries.chain(signals).chain([&self.record.input]).any(|value| is_protected(value))
+        entries.chain(signals).chain([&self.record.input]).chain(&self.record.outcome)
     }
 }
 
 impl<App: Send + Sync + ?Sized + 'static> Engine<App> {
     /// Gives back a saga that cannot be read here: a key is missing. From now on this process takes none, because it would
     /// take the same one again; what it runs goes on.
-    pub(super) async fn give_back(&self, loaded: &Loaded) -> Left {
-        let number = loaded.record.number;
+    pub(super) async fn give_back(&self, number: SagaNumber, row: SagaRow, now: StoreTime) -> Left {
         let why = format!("saga {} has values that are sealed with a key that is missing here", number.0);
         tracing::error!(
             number = number.0,
@@ -429,15 +448,35 @@ impl<App: Send + Sync + ?Sized + 'static> Engine<App> {
             "a saga cannot be read and is given back; this process takes no sagas any more"
         );
         let _ = self.unreadable.set(why);
-        let row = loaded.record.row;
-        let event = RowEvent::Suspend {
-            epoch: row.epoch,
-            park: None,
-            due_at: Some(loaded.now),
-            signals: row.signals,
-        };
-        // If that fails, others take it when this worker's lease is over.
-        let _ = self.change(number, SagaChange::of(event)).await;
+        self.let_go(number, row, now).await;
         Left::Lost
+    }
+
+    /// Puts off a saga that cannot be opened here, so that a process with the right key can take it. This one goes on
+    /// with others.
+    pub(super) async fn put_off(&self, number: SagaNumber, row: SagaRow, why: &str) {
+        tracing::error!(
+            number = number.0,
+            why,
+            "a saga cannot be opened and is put off for a minute: compare this process's keys, byte by byte, and its settings \
+             with those of the others; if they are the same, somebody changed the saga in the database"
+        );
+        let now = self.persist("read the journal's clock", || self.journal.now()).await;
+        if let Ok(now) = now {
+            self.let_go(number, row, now.plus_ms(millis(PUT_OFF))).await;
+        }
+    }
+
+    /// Lets go of a saga that cannot be run here, also when signals come meanwhile. If it fails, this worker looks at what
+    /// it has again after a lease.
+    async fn let_go(&self, number: SagaNumber, row: SagaRow, due_at: StoreTime) {
+        let (epoch, mut signals) = (row.epoch, row.signals);
+        for _ in 0..LET_GO_MAX {
+            let event = RowEvent::Suspend { epoch, park: None, due_at: Some(due_at), signals };
+            match self.change(number, SagaChange::of(event)).await {
+                Ok(SagaChanged { answer: RowAnswer::Signalled, row: Some(row), .. }) => signals = row.signals,
+                _ => return,
+            }
+        }
     }
 }

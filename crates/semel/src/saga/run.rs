@@ -24,7 +24,8 @@ use super::history::{History, START_MAX};
 use super::journal::{Loaded, SagaChange, SagaNumber, SagaRecord, Signal, TakenSaga};
 use super::limits::CallPermit;
 use super::metrics::run_span;
-use super::state::{ParkReason, RowAnswer, RowEvent, UndoCause, WorkerId};
+use super::protect::is_protected;
+use super::state::{ParkReason, RowAnswer, RowEvent, SagaRow, UndoCause, WorkerId};
 use crate::crash::{AFTER_SAGA_WRITE, BEFORE_SAGA_WRITE, point};
 use crate::intent::policy::StoreTime;
 use crate::outbox::Event;
@@ -127,13 +128,17 @@ impl<App: Send + Sync + ?Sized + 'static> Work<App> {
         loop {
             let loaded = match started.take() {
                 Some(started) => Some(started),
-                None => engine.load(number).await.map(|loaded| (loaded, Instant::now())),
+                None => {
+                    let row = SagaRow { epoch, ..row };
+                    engine.load(number, row).await.map(|loaded| (loaded, Instant::now()))
+                }
             };
             let Some(loaded) = loaded.filter(|(loaded, _)| loaded.record.row.epoch == epoch) else {
                 return Ran::LOST;
             };
             if loaded.0.is_protected() {
-                return Ran::left(engine.give_back(&loaded.0).await);
+                let row = loaded.0.record.row;
+                return Ran::left(engine.give_back(number, row, loaded.0.now).await);
             }
             let name = &loaded.0.record.name;
             if taken_over && epoch == row.epoch {
@@ -290,17 +295,27 @@ impl<App: Send + Sync + ?Sized + 'static> Work<App> {
     }
 
     async fn load(&self) -> Going<Loaded> {
-        let loaded = self.engine.load(self.number).await;
+        let loaded = self.engine.load(self.number, self.record.row).await;
         let loaded = loaded.filter(|loaded| loaded.record.row.epoch == self.epoch);
         loaded.ok_or(Stop::Left(Left::Lost))
     }
 
-    /// Lets go of the saga until `due_at`, or until something comes.
+    /// Lets go of the saga until `due_at`, or until something comes. What came in between and cannot be read here is for
+    /// another process: no call is under way, and what was pending is written.
     pub(super) async fn suspend(
         &mut self,
         park: Option<ParkReason>,
         due_at: Option<StoreTime>,
     ) -> Going<Left> {
+        let left = self.try_suspend(park, due_at).await?;
+        if self.signals.iter().any(|signal| is_protected(&signal.body)) {
+            let (row, now) = (self.record.row, self.now());
+            return Err(Stop::Left(self.engine.give_back(self.number, row, now).await));
+        }
+        Ok(left)
+    }
+
+    async fn try_suspend(&mut self, park: Option<ParkReason>, due_at: Option<StoreTime>) -> Going<Left> {
         let signals = self.signals_known;
         // The deadline wakes what waits, until the pivot has begun. What is parked waits for somebody who finds out.
         let deadline = self.record.row.deadline.filter(|_| park.is_none() && self.may_still_be_undone());
@@ -334,7 +349,7 @@ impl<App: Send + Sync + ?Sized + 'static> Work<App> {
     pub(super) async fn park(&mut self, reason: ParkReason, due_at: Option<StoreTime>, why: &str) -> Stop {
         why.clone_into(&mut self.why);
         loop {
-            match self.suspend(Some(reason), due_at).await {
+            match self.try_suspend(Some(reason), due_at).await {
                 // Signals do not change it.
                 Ok(_) => {}
                 Err(stop) => return stop,

@@ -203,6 +203,15 @@ pub enum SagaError {
          {SIGNAL_ID_BYTES_MAX} bytes)"
     )]
     SignalName,
+    /// The signal could be read by anyone with the database.
+    #[error(
+        "saga {} is sealed, and this process does not have its key, so nothing was recorded: it would be in plain text; \
+         open the journal as a `ProtectedJournal`, with the keys", number.0
+    )]
+    Sealed {
+        /// The saga.
+        number: SagaNumber,
+    },
     /// The input cannot be encoded, or the end cannot be read.
     #[error("{0}")]
     Value(String),
@@ -397,7 +406,7 @@ impl<App: Send + Sync + ?Sized + 'static> Sagas<App> {
         }
     }
 
-    /// Sends a signal. The same id again is the same signal.
+    /// Sends a signal. The same id again is the same signal. Refused if the saga is sealed and its key is missing here.
     pub async fn signal<T: Serialize>(
         &self,
         number: SagaNumber,
@@ -413,8 +422,13 @@ impl<App: Send + Sync + ?Sized + 'static> Sagas<App> {
             return Err(SagaError::TooLarge { bytes: body.len() });
         }
         let signal = Signal { id: id.to_owned(), name: name.to_owned(), body };
-        let signalled = self.engine.journal.signal(number, signal);
-        let signalled = tokio::time::timeout(self.engine.options.journal_timeout, signalled).await;
+        let (journal, limit) = (&self.engine.journal, self.engine.options.journal_timeout);
+        let found = tokio::time::timeout(limit, journal.look(number)).await;
+        let found = found.map_err(|_| SagaError::JournalTimeout)??;
+        if found.is_some_and(|record| is_protected(&record.input)) {
+            return Err(SagaError::Sealed { number });
+        }
+        let signalled = tokio::time::timeout(limit, journal.signal(number, signal)).await;
         let signalled = signalled.map_err(|_| SagaError::JournalTimeout)??;
         self.engine.woken.notify_one();
         Ok(signalled)

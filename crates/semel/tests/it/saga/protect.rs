@@ -9,9 +9,10 @@ use semel::conformance::journal::LAWS;
 use semel::saga::memory::MemoryJournal;
 use semel::saga::sql::{self, SqlJournal};
 use semel::saga::{
-    AdminError, At, AtomicStep, BODY_BYTES_MAX, DecidedBy, Definition, HasUndo, Journal, ProtectedJournal,
-    Refused, ResolvedAs, Saga, SagaAdmin, SagaEnd, SagaError, SagaFilter, SagaNumber, SagaResult, Sagas,
-    SagasBuilder, Status, StepError, StepId, StepResult, StepSpec, StepTx, StepType, is_protected,
+    AdminError, At, AtomicStep, BODY_BYTES_MAX, DecidedBy, Definition, EntryKind, HasUndo, Journal,
+    NothingToUndo, ProtectedJournal, Refused, ResolvedAs, Saga, SagaAdmin, SagaEnd, SagaError, SagaFilter,
+    SagaNumber, SagaResult, SagaStep, Sagas, SagasBuilder, Status, StepError, StepId, StepResult, StepSpec,
+    StepTx, StepType, is_protected,
 };
 use semel::store::ErrorKind;
 use semel::store::protect::{Keys, Protection, SealKey};
@@ -244,6 +245,111 @@ async fn a_process_without_the_newest_key_gives_the_saga_back_and_takes_no_other
     old.sagas.drain(Duration::from_secs(5)).await;
 }
 
+/// The old process runs a long call while somebody who has the new key approves.
+#[tokio::test(start_paused = true)]
+async fn a_signal_that_cannot_be_opened_reaches_a_process_that_can() {
+    let (journal, shop, call) = (journal(), Shop::default(), Arc::new(tokio::sync::Barrier::new(2)));
+    let open = |protection| {
+        let journal = ProtectedJournal::new(journal.clone(), protection);
+        let mut sagas = SagasBuilder::new(journal, shop.clone()).options(options());
+        let call = Arc::clone(&call);
+        let slow = Definition::new("slow", 1, approved).step(Slow(Some(call)));
+        let slow = sagas.register(slow).unwrap();
+        (sagas.start(), slow)
+    };
+    let (old, slow) = open(everything());
+    let (acme, order) = (Scope::tenant("acme").unwrap(), Key::new("k").unwrap());
+    let number = old.submit(&slow, &acme, &order, &"book".to_owned()).await.unwrap();
+    while shop.calls("slow") == 0 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let rotated_journal = ProtectedJournal::new(journal.clone(), rotated());
+    let body = Bytes::from_static(b"\"yes\"");
+    let approval = semel::saga::Signal { id: "a".into(), name: "approve".into(), body };
+    rotated_journal.signal(number, approval).await.unwrap();
+    call.wait().await;
+    tokio::time::sleep(Duration::from_secs(120)).await;
+    let stored = journal.load(number).await.unwrap().unwrap();
+    assert_eq!(stored.record.row.status, Status::Waiting, "given back: {stored:?}");
+    let kinds: Vec<_> = stored.entries.iter().map(|entry| entry.kind).collect();
+    assert_eq!(kinds, [EntryKind::Begin, EntryKind::Done], "and its result is there");
+    let (both, slow) = open(rotated());
+    let end = both.once(&slow, &acme, &order, &"book".to_owned()).await.unwrap();
+    assert_eq!(end, SagaEnd::Completed("yes".to_owned()));
+    assert_eq!(shop.calls("slow"), 1);
+    old.drain(Duration::from_secs(5)).await;
+}
+
+/// Takes until the test lets it go.
+struct Slow(Option<Arc<tokio::sync::Barrier>>);
+
+impl StepType for Slow {
+    type Input = String;
+    type Output = String;
+    type Undo = NothingToUndo;
+
+    fn spec(&self) -> StepSpec {
+        StepSpec::keyed("slow")
+    }
+}
+
+impl SagaStep<Shop> for Slow {
+    async fn run(&self, at: At<'_, Shop>, _sku: &String) -> StepResult<String> {
+        let answer = at.app.call("slow", at.key(), true).await;
+        if let Some(call) = &self.0 {
+            call.wait().await;
+        }
+        answer
+    }
+}
+
+async fn approved(saga: Saga<Shop>, sku: String) -> SagaResult<String> {
+    saga.run(Slow(None), sku).await?;
+    let said: Option<String> = saga.signal("approve", None).await;
+    Ok(said.unwrap_or_default())
+}
+
+/// The same id, and other bytes: nobody can tell before it is opened.
+#[tokio::test(start_paused = true)]
+async fn a_process_with_a_wrong_key_keeps_no_saga() {
+    let log = CapturedLog::default();
+    let _default = tracing::subscriber::set_default(log.clone());
+    tracing::callsite::rebuild_interest_cache();
+    let (journal, shop) = (journal(), Shop::default());
+    let owner = open(&journal, &shop, Some(everything()));
+    shop.script("truck", [Does::Fails, Does::Fails, Does::Fails]);
+    let acme = Scope::tenant("acme").unwrap();
+    for key in ["a", "b", "c"] {
+        let key = Key::new(key).unwrap();
+        owner.sagas.submit(&owner.order, &acme, &key, &"book".to_owned()).await.unwrap();
+    }
+    while shop.calls("truck") < 3 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    owner.sagas.drain(Duration::from_secs(5)).await;
+    let calls = shop.ledger().calls.len();
+    let wrong = open(&journal, &shop, Some(Protection::none().seal(Keys::new(key("2026-11", 9)))));
+    let (mut epochs, mut free) = (0, 0);
+    for _ in 0..300 {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let listed = journal.list(SagaFilter::default()).await.unwrap();
+        free += listed.iter().filter(|record| record.row.worker.is_none()).count();
+        epochs = listed.iter().map(|record| record.row.epoch).max().unwrap();
+    }
+    assert_eq!(shop.ledger().calls.len(), calls, "nothing ran");
+    assert!(free > 850, "{free} of 900: not held");
+    assert!((3..20).contains(&epochs), "{epochs}: put off, and tried again");
+    let text = log.take();
+    assert!(text.contains("cannot be opened and is put off"), "{text}");
+    assert!(text.contains("seal is broken"), "{text}");
+    let right = open(&journal, &shop, Some(everything()));
+    for key in ["a", "b", "c"] {
+        assert_eq!(right.once(key).await.unwrap(), completed());
+    }
+    assert_eq!(shop.effects().iter().filter(|name| *name == "charge").count(), 3);
+    wrong.sagas.drain(Duration::from_secs(5)).await;
+}
+
 /// A row of the journal is copied over another one by somebody who can write to the database.
 #[tokio::test]
 async fn a_value_that_was_moved_or_changed_is_refused() {
@@ -360,6 +466,12 @@ async fn a_person_without_the_key_records_nothing() {
     let row = journal.look(number).await.unwrap().unwrap().row;
     let (by, charge) = (DecidedBy::new("ann", "the bank says so"), StepId { name: "charge".into(), nth: 0 });
     let applied = || ResolvedAs::Applied(Bytes::from_static(b"\"receipt of Jane\""));
+    for protection in [None, Some(Protection::none())] {
+        let without = open(&journal, &shop, protection);
+        let refused = without.sagas.signal(number, "s", "word", &1).await;
+        assert!(matches!(refused, Err(SagaError::Sealed { number: of }) if of == number), "{refused:?}");
+        without.sagas.drain(Duration::from_secs(5)).await;
+    }
     let without = [
         SagaAdmin::new(journal.clone()),
         SagaAdmin::new(ProtectedJournal::new(journal.clone(), Protection::none())),
@@ -376,6 +488,7 @@ async fn a_person_without_the_key_records_nothing() {
         }
         let loaded = admin.load(number).await.unwrap().unwrap();
         assert!(is_protected(&loaded.record.input), "what is sealed is shown as sealed");
+        assert!(loaded.export().unwrap_err().to_string().contains("compressed or sealed"));
     }
     assert_eq!(journal.look(number).await.unwrap().unwrap().row, row, "nothing was changed");
     let admin = SagaAdmin::new(ProtectedJournal::new(journal.clone(), rotated()));
