@@ -126,6 +126,8 @@ pub const SAGA_AT_WORK: &str = "semel_saga_at_work";
 pub const SAGA_OPEN: &str = "semel_saga_open";
 /// Age of the oldest saga that is parked.
 pub const SAGA_PARKED_OLDEST: &str = "semel_saga_parked_oldest_seconds";
+/// Sagas that no worker took within a lease, for whatever reason. Counting stops at 10,000 of each definition.
+pub const SAGA_OVERDUE: &str = "semel_saga_overdue";
 /// Sagas of other definitions than this process has that no worker took within a lease. Counting stops at 10,000.
 pub const SAGA_NO_DEFINITION: &str = "semel_saga_no_definition";
 

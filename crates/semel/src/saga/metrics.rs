@@ -53,6 +53,7 @@ struct State(Option<Sample>);
 #[derive(Debug)]
 struct Sample {
     oldest_parked_ms: Option<u64>,
+    overdue: u64,
     no_definition: u64,
     at: Instant,
 }
@@ -194,7 +195,8 @@ impl SagaMetrics {
             self.0.open.with([status.as_str()]).set(i64::try_from(*sagas).unwrap_or(i64::MAX));
         }
         let oldest_parked_ms = figures.oldest_parked.map(|began| figures.now.since_ms(began));
-        let sample = Sample { oldest_parked_ms, no_definition, at: Instant::now() };
+        let overdue = figures.overdue.iter().map(|(_, sagas)| sagas).sum();
+        let sample = Sample { oldest_parked_ms, overdue, no_definition, at: Instant::now() };
         *self.0.state.lock() = State(Some(sample));
     }
 }
@@ -212,10 +214,14 @@ impl Readings for State {
             None => 0.0,
         });
         let no_definition = self.0.as_ref().map(|sample| sample.no_definition as f64);
+        let overdue = self.0.as_ref().map(|sample| sample.overdue as f64);
+        let late = "Sagas that no worker took within a lease, for whatever reason; counting stops at 10,000 of each \
+                    definition";
         let unknown = "Sagas of other definitions than this process has that no worker took within a lease; \
                        counting stops at 10,000";
         vec![
             (names::SAGA_PARKED_OLDEST, "Age of the oldest saga that is parked", oldest),
+            (names::SAGA_OVERDUE, late, overdue),
             (names::SAGA_NO_DEFINITION, unknown, no_definition),
         ]
     }
@@ -294,6 +300,7 @@ mod tests {
 
     use super::*;
     use crate::intent::policy::StoreTime;
+    use crate::saga::journal::DefinitionId;
 
     #[test]
     fn contract_names_types_labels_and_help() {
@@ -317,13 +324,17 @@ mod tests {
         let figures = SagaFigures {
             open: open.collect(),
             oldest_parked: Some(StoreTime(1_000)),
-            overdue: Vec::new(),
+            overdue: vec![(DefinitionId { name: "checkout".to_owned(), version: 1 }, 3)],
             now: StoreTime(61_000),
         };
         metrics.sampled(&figures, 2);
         crate::contracts::pinned("metrics.saga", &listing(&metrics.render()));
         let lines = metrics.render();
-        for line in ["semel_saga_no_definition 2.0", r#"semel_saga_open{status="parked"} 1"#] {
+        for line in [
+            "semel_saga_no_definition 2.0",
+            "semel_saga_overdue 3.0",
+            r#"semel_saga_open{status="parked"} 1"#,
+        ] {
             assert!(lines.lines().any(|have| have == line), "{line}\n{lines}");
         }
     }

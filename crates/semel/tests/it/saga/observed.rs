@@ -168,10 +168,10 @@ async fn sagas_that_no_worker_can_run_are_counted() {
     tokio::time::sleep(Duration::from_secs(20)).await;
     older.has(&["semel_saga_no_definition 0.0"]);
     tokio::time::sleep(Duration::from_secs(60)).await;
-    older.has(&["semel_saga_no_definition 1.0"]);
+    older.has(&["semel_saga_no_definition 1.0", "semel_saga_overdue 1.0"]);
     let newer = Observed::new(&journal, &shop, Some(2));
     tokio::time::sleep(Duration::from_secs(60)).await;
-    newer.has(&["semel_saga_no_definition 0.0"]);
+    newer.has(&["semel_saga_no_definition 0.0", "semel_saga_overdue 0.0"]);
 }
 
 /// A refused saga with a lost answer, under a key that is a secret.
