@@ -180,7 +180,7 @@ async fn operate(cli: &Cli) -> Result<(), Failed> {
         return inbox::run(args, json).await;
     }
     if let Command::Saga(args) = &cli.command {
-        return saga::run(args, protection(cli)?, json).await;
+        return saga::run(args, protection(cli)?, cli.keys.is_some(), json).await;
     }
     if let Command::Migrate(args) = &cli.command {
         return migrate::run(args, url, json).await;

@@ -1,13 +1,14 @@
 //! `semel saga retry`, `compensate` and `abandon` about many sagas.
 
 use semel::saga::{AdminError, AdminResult, DecidedBy, SagaFilter, SagaNumber, SagaRecord, SagaRow, Status};
+use semel::store::{ErrorKind, StoreError};
 use serde::Serialize;
 
-use super::Sagas;
 use super::args::Which;
 use super::decide::Decision;
 use super::ls::status_text;
 use super::open::has_begun_pivot;
+use super::{Sagas, is_tampered};
 use crate::failure::Failed;
 use crate::stdout;
 use crate::table::printable;
@@ -79,17 +80,13 @@ pub(super) async fn apply(
     let chosen = chosen(sagas, which).await?;
     let mut stopped = None;
     for saga in &chosen.sagas {
-        let (result, why) = match decision.apply(&sagas.admin, saga.number, saga.row.epoch, by).await {
-            Ok(AdminResult::Recorded) => ("recorded", None),
-            Ok(AdminResult::Already) => ("already", None),
-            Ok(AdminResult::Refused(status)) => ("refused", Some(decision.refusal(status))),
-            Ok(AdminResult::Stale) => ("refused", Some("it has changed meanwhile".to_owned())),
+        let (result, why) = match decided(sagas, decision, saga, by).await {
+            Ok(decided) => decided,
             // The database does not answer: the others would fail as well.
-            Err(AdminError::Journal(error)) => {
+            Err(error) => {
                 stopped = Some((saga.number.0, error));
                 break;
             }
-            Err(error) => ("refused", Some(error.to_string())),
         };
         done.add(saga, result, why);
         if !json && let Some(line) = done.sagas.last() {
@@ -115,6 +112,26 @@ pub(super) async fn apply(
             done.sagas.len()
         ))),
     }
+}
+
+/// What came of the decision about one saga; and why, if it was refused.
+async fn decided(
+    sagas: &Sagas,
+    decision: Decision,
+    saga: &Candidate,
+    by: &DecidedBy,
+) -> Result<(&'static str, Option<String>), StoreError> {
+    if let Some(why) = sagas.refuses_keys(saga.number).await? {
+        return Ok(("refused", Some(why)));
+    }
+    Ok(match decision.apply(&sagas.admin, saga.number, saga.row.epoch, by).await {
+        Ok(AdminResult::Recorded) => ("recorded", None),
+        Ok(AdminResult::Already) => ("already", None),
+        Ok(AdminResult::Refused(status)) => ("refused", Some(decision.refusal(status))),
+        Ok(AdminResult::Stale) => ("refused", Some("it has changed meanwhile".to_owned())),
+        Err(AdminError::Journal(error)) if error.kind() != ErrorKind::Corrupt => return Err(error),
+        Err(error) => ("refused", Some(error.to_string())),
+    })
 }
 
 impl BulkView {
@@ -181,6 +198,9 @@ async fn chosen(sagas: &Sagas, which: &Which) -> Result<Chosen, Failed> {
 
 /// Why the decision would be refused now.
 async fn objection(sagas: &Sagas, decision: Decision, saga: &Candidate) -> Result<Option<String>, Failed> {
+    if let Some(why) = sagas.refuses_keys(saga.number).await? {
+        return Ok(Some(why));
+    }
     let row = &saga.row;
     let undoing = matches!(decision, Decision::Compensate) && row.undo.is_some();
     if row.status != Status::Parked || undoing {
@@ -189,7 +209,10 @@ async fn objection(sagas: &Sagas, decision: Decision, saga: &Candidate) -> Resul
     if !matches!(decision, Decision::Compensate) {
         return Ok(None);
     }
-    let loaded = sagas.admin.load(saga.number).await?;
+    let loaded = match sagas.admin.load(saga.number).await {
+        Err(error) if is_tampered(&error) => return Ok(Some(error.to_string())),
+        loaded => loaded?,
+    };
     let begun = loaded.is_some_and(|loaded| has_begun_pivot(&loaded.entries));
     Ok(begun.then(|| AdminError::PivotBegun.to_string()))
 }

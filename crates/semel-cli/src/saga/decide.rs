@@ -184,9 +184,12 @@ pub(super) async fn signalled(
     report(sagas, number, result, &said, json).await
 }
 
-/// The saga, if it is as the caller saw it.
+/// The saga, if it is as the caller saw it, and if something may be recorded of it with these keys.
 pub(super) async fn seen(sagas: &Sagas, number: u64, epoch: Option<u64>) -> Result<Loaded, Failed> {
     let Some(loaded) = sagas.load(number).await? else { return Err(no_saga(number)) };
+    if let Some(why) = sagas.refuses_keys(loaded.record.number).await? {
+        return Err(Failed::Usage(why));
+    }
     let row = &loaded.record.row;
     match epoch {
         Some(epoch) if epoch != row.epoch => Err(Failed::not_done(format!(

@@ -4,10 +4,10 @@ use semel::StoreTime;
 use semel::saga::{SagaFilter, SagaNumber, SagaRecord, SagaRow};
 use serde::Serialize;
 
-use super::Sagas;
 use super::args::Ls;
 use super::open::current_step;
 use super::view::SagaView;
+use super::{Sagas, is_tampered};
 use crate::duration;
 use crate::failure::Failed;
 use crate::stdout;
@@ -81,7 +81,11 @@ async fn step_of(sagas: &Sagas, record: &SagaRecord) -> Result<Option<String>, F
     if record.row.status.is_ended() {
         return Ok(None);
     }
-    let loaded = sagas.admin.load(record.number).await?;
+    let loaded = match sagas.admin.load(record.number).await {
+        // `show` says what is wrong with it.
+        Err(error) if is_tampered(&error) => None,
+        loaded => loaded?,
+    };
     Ok(loaded.and_then(|loaded| current_step(&loaded.entries)))
 }
 

@@ -27,8 +27,11 @@ mod view;
 
 use semel::StoreTime;
 use semel::saga::sql::SqlJournal;
-use semel::saga::{AdminError, DecidedBy, Journal, Loaded, ProtectedJournal, SagaAdmin, SagaNumber};
+use semel::saga::{
+    AdminError, DecidedBy, Journal, Loaded, ProtectedJournal, SagaAdmin, SagaNumber, is_sealed,
+};
 use semel::store::protect::Protection;
+use semel::store::{ErrorKind, StoreError};
 
 pub(crate) use self::args::Saga;
 use self::args::{BulkDecider, SagaCommand, Which};
@@ -39,12 +42,35 @@ use crate::failure::Failed;
 struct Sagas {
     journal: ProtectedJournal<SqlJournal>,
     admin: SagaAdmin,
+    /// What is recorded is sealed.
+    seals: bool,
 }
 
 impl Sagas {
-    async fn open(url: &str, protection: Protection) -> Result<Self, Failed> {
+    async fn open(url: &str, protection: Protection, seals: bool) -> Result<Self, Failed> {
         let journal = ProtectedJournal::new(SqlJournal::open(url).await?, protection);
-        Ok(Self { admin: SagaAdmin::new(journal.clone()), journal })
+        Ok(Self { admin: SagaAdmin::new(journal.clone()), journal, seals })
+    }
+
+    /// Why nothing may be recorded with these keys: of this saga nothing is sealed, so its workers have no keys, and one
+    /// sealed decision would stop them.
+    async fn refuses_keys(&self, number: SagaNumber) -> Result<Option<String>, StoreError> {
+        if !self.seals {
+            return Ok(None);
+        }
+        // As it is stored: this is asked without the keys.
+        let stored = self.journal.inner();
+        let Some(record) = stored.look(number).await?.filter(|record| !is_sealed(&record.input)) else {
+            return Ok(None);
+        };
+        // It may have begun before its journal was sealed.
+        let loaded = stored.load(record.number).await?;
+        Ok(loaded.is_some_and(|loaded| !loaded.is_sealed()).then(|| {
+            format!(
+                "saga {} is not sealed; its workers could not read a sealed decision; run it without --keys (or SEMEL_KEYS)",
+                number.0
+            )
+        }))
     }
 
     /// The journal's clock: ages and deadlines are by it.
@@ -57,8 +83,9 @@ impl Sagas {
     }
 }
 
-pub(crate) async fn run(args: &Saga, protection: Protection, json: bool) -> Result<(), Failed> {
-    let sagas = Sagas::open(args.command.url(), protection).await?;
+/// `seals`: the protection has keys.
+pub(crate) async fn run(args: &Saga, protection: Protection, seals: bool, json: bool) -> Result<(), Failed> {
+    let sagas = Sagas::open(args.command.url(), protection, seals).await?;
     match &args.command {
         SagaCommand::Ls(args) => ls::run(&sagas, args, json).await,
         SagaCommand::Show(args) => show::run(&sagas, args, json).await,
@@ -105,6 +132,11 @@ async fn decided(
 
 fn no_saga(number: u64) -> Failed {
     Failed::not_done(format!("there is no saga {number}; it may have expired: `semel saga ls` lists them"))
+}
+
+/// The saga cannot be opened: another key of the same name, or somebody changed it. Others can.
+fn is_tampered(error: &AdminError) -> bool {
+    matches!(error, AdminError::Journal(error) if error.kind() == ErrorKind::Corrupt)
 }
 
 impl From<AdminError> for Failed {
