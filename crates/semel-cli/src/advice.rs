@@ -45,6 +45,14 @@ impl Advice {
                     .to_owned(),
                 decisions(),
             ),
+            State::InProgress if record.head.is_lapsed(now) && record.head.safe_until.is_some() => (
+                format!(
+                    "Its owner is gone. A call with this key runs it again if it can end {}.\n\
+                     If no call will come in time, record what happened:",
+                    while_remembered(record, now)
+                ),
+                decisions(),
+            ),
             State::InProgress if record.head.is_lapsed(now) => (
                 "Its owner is gone, but it is safe to run again: the next call with this key runs it.\n\
                  If no call will come, record what happened:"
@@ -72,6 +80,14 @@ impl Advice {
                 ),
                 vec![release("")],
             ),
+            State::FailedRetryable if record.head.safe_until.is_some() => (
+                format!(
+                    "It did not happen, or it is safe to run again. A call with this key runs it if it can end {}; \
+                     afterwards it is uncertain.",
+                    while_remembered(record, now)
+                ),
+                Vec::new(),
+            ),
             State::FailedRetryable => (
                 "It did not happen, or it is safe to run again. The next call with this key runs it; nothing needs to \
                  be done."
@@ -88,6 +104,12 @@ impl fmt::Display for Advice {
         writeln!(f, "{}", self.advice)?;
         self.commands.iter().try_for_each(|command| writeln!(f, "  {command}"))
     }
+}
+
+/// How long an attempt may take is only known to its operation.
+fn while_remembered(record: &Record, now: StoreTime) -> String {
+    let left = record.head.safe_until.map(|until| duration::shown(until.since_ms(now)));
+    format!("while the other side remembers the key, for another {}", left.unwrap_or_default())
 }
 
 /// Only for files: the URL of a server may contain a password.

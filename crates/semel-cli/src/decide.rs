@@ -97,7 +97,10 @@ async fn decide(
     let means = match ruling {
         Ruling::Applied(Verdict::FailedFinal) => format!("callers get this failure {until}"),
         Ruling::Applied(_) => format!("callers get this outcome {until}"),
-        Ruling::NotApplied | Ruling::Release => "the next call with this key runs it".to_owned(),
+        Ruling::NotApplied | Ruling::Release => match record.head.safe_until {
+            Some(at) => format!("a call with this key runs it if it can end before {}", rfc3339(at)),
+            None => "the next call with this key runs it".to_owned(),
+        },
     };
     stdout::text(&format!("{id} is {} now: {means}\n", state(&record, now).as_str()))
 }

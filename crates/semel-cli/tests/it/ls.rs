@@ -2,8 +2,8 @@
 
 use semel::intent::fingerprint::Recipe;
 use semel::intent::guard_expiry::KeyWindow;
-use semel::store::{Claim, Claimed, Store};
-use semel::{Effect, Owner};
+use semel::store::{Claim, Claimed, Finish, Store};
+use semel::{Effect, Owner, Retention};
 
 use crate::semel::{command, ran, semel};
 use crate::world::{World, block_on, claims, completed, intent, uncertain};
@@ -186,4 +186,42 @@ fn unfinished_intents_whose_key_is_forgotten_soon_are_listed() {
     assert!(shown.contains("running it again might do it twice"), "{shown}");
     let shown = world.semel(&["show", &soon.id().to_string()]).out();
     assert!(shown.contains("key guard  remembered until"), "{shown}");
+    assert!(
+        shown.contains("runs it again if it can end while the other side remembers the key, for"),
+        "{shown}"
+    );
+    // Not applied: it may run again as long as the key protects, and has to be decided again where it does not.
+    for (intent, left) in [(&soon, true), (&late, false)] {
+        let id = intent.id().to_string();
+        let text = world.semel(&["resolve", &id, "--not-applied", "--by", "a", "--why", "b"]).out();
+        let expected =
+            if left { "runs it if it can end before 20" } else { "the next call with this key runs it" };
+        assert!(text.contains(expected), "{text}");
+        assert_eq!(world.semel(&["show", &id]).out().contains("key guard  remembered until"), left);
+    }
+}
+
+/// A release would let it run under a key that the other side has forgotten.
+#[test]
+fn a_failure_whose_key_is_forgotten_is_not_released() {
+    let world = World::new();
+    let failed = intent("acme", "charge", "failed");
+    block_on(async {
+        let store = world.store().await;
+        let window = KeyWindow { safe_for_ms: Some(1), call_ms: 0 };
+        let (fingerprint, owner) = (Recipe::default().bytes(b"request"), Owner::random());
+        let (intent, effect) = (failed.clone(), Effect::Keyed);
+        let claim = Claim { intent, fingerprint, owner, effect, lease_ms: 60_000, window };
+        let Claimed::Run(ticket) = store.claim(claim).await.unwrap() else { panic!("not granted") };
+        store.finish(ticket, Finish::release(Retention::DAY)).await.unwrap();
+        while store.now().await.unwrap() <= ticket.safe_until.unwrap() {
+            tokio::task::yield_now().await;
+        }
+        store.close().await;
+    });
+    let id = failed.id().to_string();
+    let refused = world.semel(&["release", &id, "--by", "a", "--why", "b"]).failed(1);
+    let why = "refused: it has no outcome to withdraw; record what happened with `semel resolve`";
+    assert_eq!(refused, why);
+    assert_eq!(world.semel(&["show", &id, "--json"]).json()["state"], "uncertain");
 }

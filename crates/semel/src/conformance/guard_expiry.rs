@@ -1,13 +1,13 @@
 //! Laws about keys that a downstream service remembers for a while only.
 
 use super::Harness;
-use super::context::{LONG_MS, SHORT_MS, Trial, completed, finish};
+use super::context::{LONG_MS, SHORT_MS, Trial, completed, decision, finish};
 use crate::intent::guard_expiry::KeyWindow;
 use crate::intent::identity::Owner;
 use crate::intent::outcome::{Outcome, Verdict};
 use crate::intent::policy::{Effect, Retention, StoreTime};
 use crate::intent::state::{Ruling, State};
-use crate::store::{Claim, Filter, Finish, Finished, Store, Ticket};
+use crate::store::{Claim, Decided, Filter, Finish, Finished, Store, Ticket};
 
 /// Keys that are remembered for this long.
 fn window(safe_for_ms: u64) -> KeyWindow {
@@ -131,9 +131,10 @@ pub async fn a_lapsed_keyed_claim_is_uncertain_once_its_key_is_forgotten<H: Harn
     trial.meet(&keyed(&trial, "unsure", window(LONG_MS)), "uncertain").await;
 }
 
-/// After a decision it is known what the attempts did: the next one is a first one, with a time of its own.
+/// "Applied" ends the time of a key, and so does "not applied" once the time is past: the next attempt has one of its
+/// own. A time that is still ahead stays, because the downstream may know the key since the first attempt.
 ///
-/// Otherwise an intent that a person released stays uncertain for ever.
+/// Otherwise an intent that a person released stays uncertain for ever, or is retried under a key that was forgotten.
 pub async fn a_decision_ends_the_time_of_a_key<H: Harness>(harness: &H) {
     let trial = Trial::of("a_decision_ends_the_time_of_a_key", harness).await;
     let claim = keyed(&trial, "one", window(SHORT_MS));
@@ -151,6 +152,72 @@ pub async fn a_decision_ends_the_time_of_a_key<H: Harness>(harness: &H) {
     trial.ruled(&lapsed, Ruling::Applied(Verdict::Completed), Some(Outcome::new(200, "found"))).await;
     trial.equal(trial.record(&lapsed).await.head.safe_until, None, "the time of a settled intent");
     trial.meet(&keyed(&trial, "two", window(LONG_MS)), "replay").await;
+
+    let failed = keyed(&trial, "failed", window(LONG_MS));
+    let first = trial.done(&failed, released()).await;
+    let unsure = keyed(&trial, "unsure", window(LONG_MS));
+    let second = trial.done(&unsure, finish(Verdict::Uncertain, None)).await;
+    for (key, claim, ticket) in [("failed", failed, first), ("unsure", unsure, second)] {
+        trial.ruled(&claim, Ruling::NotApplied, None).await;
+        let decided = trial.record(&claim).await;
+        trial.equal(decided.head.safe_until, ticket.safe_until, "a time that is ahead, after a decision");
+        trial.equal(decided.head.effect, Effect::Keyed, "the effect after a decision");
+        trial.equal(decided.head.owner, Owner::NONE, "the owner after a decision");
+        trial.check(decided.decision.is_some(), "the note of the decision is gone");
+        trial.equal(trial.state(&claim).await, State::FailedRetryable, "the state after a decision");
+        let slow = KeyWindow { safe_for_ms: Some(LONG_MS), call_ms: LONG_MS };
+        trial.meet(&keyed(&trial, key, slow), "uncertain").await;
+        let next = trial.run(&keyed(&trial, key, window(2 * LONG_MS))).await;
+        trial.equal(next.safe_until, ticket.safe_until, "the time of the next attempt");
+        trial.equal(trial.record(&claim).await.decision, decided.decision, "the note after the next claim");
+    }
+
+    // An attempt without a key has no use for the time, and nothing was done before it.
+    let opaque = keyed(&trial, "opaque", window(LONG_MS));
+    trial.done(&opaque, finish(Verdict::Uncertain, None)).await;
+    trial.ruled(&opaque, Ruling::NotApplied, None).await;
+    trial.equal(trial.run(&trial.claim("opaque")).await.safe_until, None, "the time of an opaque claim");
+    trial.equal(trial.record(&opaque).await.head.effect, Effect::Opaque, "the effect of an opaque claim");
+
+    // It passes before anybody tried again: undecided as before.
+    let late = keyed(&trial, "late", window(20 * SHORT_MS));
+    let ticket = trial.done(&late, finish(Verdict::Uncertain, None)).await;
+    trial.ruled(&late, Ruling::NotApplied, None).await;
+    harness.pass(&trial.store, until(&trial, &ticket)).await;
+    for next in [keyed(&trial, "late", window(LONG_MS)), trial.claim("late")] {
+        trial.meet(&next, "uncertain").await;
+    }
+    trial.ruled(&late, Ruling::NotApplied, None).await;
+    trial.run(&keyed(&trial, "late", window(LONG_MS))).await;
+}
+
+/// A keyed failure is not released as long as it has a time: not while its key protects, and not afterwards.
+///
+/// Otherwise a release makes an uncertain intent a new one, and it runs under a key that the downstream has forgotten.
+pub async fn a_keyed_failure_is_not_released<H: Harness>(harness: &H) {
+    let trial = Trial::of("a_keyed_failure_is_not_released", harness).await;
+    let refused = async |claim: &Claim, state: State| {
+        let before = trial.record(claim).await;
+        let answer = trial.decide(claim, decision(before.head.epoch, Ruling::Release)).await;
+        let is_refused = matches!(answer, Decided::Refused(found) if found == state);
+        trial.check(is_refused, format_args!("a release was answered {answer:?}, not refused as {state:?}"));
+        trial.unchanged(claim, &before, "a refused release").await;
+    };
+    let young = keyed(&trial, "young", window(LONG_MS));
+    trial.done(&young, released()).await;
+    refused(&young, State::FailedRetryable).await;
+
+    let old = keyed(&trial, "old", window(SHORT_MS));
+    let ticket = trial.done(&old, released()).await;
+    harness.pass(&trial.store, until(&trial, &ticket)).await;
+    refused(&old, State::Uncertain).await;
+    trial.meet(&keyed(&trial, "old", window(LONG_MS)), "uncertain").await;
+
+    // What is finished is released as ever.
+    let done = keyed(&trial, "done", window(LONG_MS));
+    trial.done(&done, completed("done")).await;
+    trial.ruled(&done, Ruling::Release, None).await;
+    trial.run(&keyed(&trial, "done", window(LONG_MS))).await;
 }
 
 /// The list finds unfinished intents whose key is forgotten soon, and no others.

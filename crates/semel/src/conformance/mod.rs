@@ -115,6 +115,7 @@ macro_rules! __semel_laws {
             a_keyed_failure_is_uncertain_once_its_key_is_forgotten
             a_lapsed_keyed_claim_is_uncertain_once_its_key_is_forgotten
             a_decision_ends_the_time_of_a_key
+            a_keyed_failure_is_not_released
             list_filters_by_the_time_of_the_key
             reopening_keeps_the_time_of_a_key
             an_expired_outcome_is_absent

@@ -276,6 +276,9 @@ impl<S: Store> Guarded<S> {
     /// to be keyed, and the work bounded by a [`timeout`](Self::timeout) that was set before. An intent that failed
     /// retryably is kept until then, whatever the retention.
     ///
+    /// The downstream is assumed to count from when it first sees the key, whatever became of that attempt: so "not
+    /// applied" (of a lookup or a person) keeps a time that is still ahead, and begins a new one only after it.
+    ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// use std::time::Duration;

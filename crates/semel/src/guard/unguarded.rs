@@ -7,6 +7,7 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use super::answer::{Answer, Attempt, Execution, GuardError};
 use super::give_back::{is_owner_unknown, own_ticket};
+use super::lease_time::LeaseStart;
 use super::operation::Guarded;
 use super::retry::Retries;
 use crate::intent::outcome::{Outcome, Verdict};
@@ -43,11 +44,11 @@ impl<S: Store> Guarded<S> {
         );
         let (answer, answered) = oneshot::channel();
         let id = intent.id();
-        let this = self.clone();
+        let (this, began) = (self.clone(), self.lease_start());
         self.of.guard.spawn(async move {
             let ran = this.run_caught(work, Attempt { intent, number: 1, epoch: None }).await;
             let (verdict, outcome) = this.to_record(&ran);
-            this.record_later(claim, verdict, outcome.cloned());
+            this.record_later(claim, began, verdict, outcome.cloned());
             drop(permit);
             let _ = answer.send(ran.map(|(execution, given)| {
                 (Answer { guarded: false, ..Answer::ran(execution, verdict, false) }, Some(given))
@@ -56,8 +57,9 @@ impl<S: Store> Guarded<S> {
         answered.await.unwrap_or(Err(GuardError::Uncertain { id, settles_in: None }))
     }
 
-    /// Records work that ran unguarded as soon as the store is back, so that later retries find it.
-    fn record_later(&self, claim: Claim, verdict: Verdict, outcome: Option<Outcome>) {
+    /// Records work that ran unguarded as soon as the store is back, so that later retries find it. Its key has been
+    /// known downstream since it began, however late the store hears of it.
+    fn record_later(&self, claim: Claim, began: LeaseStart, verdict: Verdict, outcome: Option<Outcome>) {
         let Some(permit) = self.of.guard.inner.tracker.unrecorded() else {
             self.of.metrics.finalize(FinishStatus::Lost);
             return;
@@ -67,7 +69,9 @@ impl<S: Store> Guarded<S> {
         self.of.guard.spawn(async move {
             let mut retries = Retries::new();
             loop {
-                match this.ask(Phase::Claim, pin!(this.of.guard.inner.store.claim(claim.clone()))).await {
+                let window = claim.window.begun_ago(this.since(&began));
+                let late = Claim { window, ..claim.clone() };
+                match this.ask(Phase::Claim, pin!(this.of.guard.inner.store.claim(late))).await {
                     Ok(claimed) if is_owner_unknown(&claimed) && retries.in_time() => {}
                     Ok(claimed) => {
                         match own_ticket(&claimed, &claim) {

@@ -32,6 +32,12 @@ impl KeyWindow {
         Self { safe_for_ms: safe_for.map(millis), call_ms: millis(timeout.saturating_add(SAFE_MARGIN)) }
     }
 
+    /// What is left of it if the first attempt began that long ago.
+    pub(crate) fn begun_ago(self, ago: Duration) -> Self {
+        let left = |ms: u64| ms.saturating_sub(millis(ago));
+        Self { safe_for_ms: self.safe_for_ms.map(left), ..self }
+    }
+
     /// Until when the key protects, if the first attempt begins now.
     pub fn begun(&self, now: StoreTime) -> Option<StoreTime> {
         self.safe_for_ms.map(|ms| now.plus_ms(ms))
@@ -69,8 +75,12 @@ mod tests {
         let window = KeyWindow::new(Some(Duration::from_secs(60)), Duration::from_secs(10));
         assert_eq!(window, KeyWindow { safe_for_ms: Some(60_000), call_ms: 15_000 });
         assert_eq!(window.begun(StoreTime(7)), Some(StoreTime(60_007)));
+        for (ago, left) in [(1, 59_000), (60, 0), (61, 0)] {
+            assert_eq!(window.begun_ago(Duration::from_secs(ago)).safe_for_ms, Some(left));
+        }
         let endless = KeyWindow::new(None, Duration::from_secs(10));
         assert_eq!(endless, KeyWindow { safe_for_ms: None, call_ms: 15_000 });
+        assert_eq!(KeyWindow::ENDLESS.begun_ago(Duration::MAX), KeyWindow::ENDLESS);
         assert_eq!(KeyWindow::ENDLESS.begun(StoreTime(7)), None);
     }
 

@@ -233,7 +233,9 @@ impl World {
     /// The time until which the key protects has changed although what its attempts did is not known.
     fn is_moved(&self, event: &StepEvent, step: &Step) -> bool {
         let (Some(before), Change::Put(after)) = (self.head, step.change) else { return false };
-        let known = after.state.replayed_as().is_some() || matches!(event, StepEvent::Decide { .. });
+        let decided = before.owner == Owner::NONE && after.effect == Effect::Opaque;
+        let known =
+            after.state.replayed_as().is_some() || matches!(event, StepEvent::Decide { .. }) || decided;
         before.safe_until.is_some() && !known && after.safe_until != before.safe_until
     }
 
@@ -438,9 +440,13 @@ impl World {
         if matches!(before, Some(State::Completed)) {
             return Err("a completed intent ran again inside its retention");
         }
-        // After a decision, and when what was done before is forgotten, an attempt is a first one.
+        // After a decision, and when what was done before is forgotten, an attempt is a first one; not under a key that
+        // the downstream may know from before.
         let first = before.is_none()
-            || found.is_some_and(|it| it.state == State::FailedRetryable && it.owner == Owner::NONE);
+            || found.is_some_and(|it| {
+                let is_key_new = it.safe_until.is_none() || !keyed;
+                it.state == State::FailedRetryable && it.owner == Owner::NONE && is_key_new
+            });
         if first && rules.forgets {
             (self.memory, self.key_known) = (Memory::Fresh, false);
         }

@@ -103,7 +103,8 @@ pub struct Head {
     /// When a finished outcome is forgotten; `None` is never.
     pub expires_at: Option<StoreTime>,
     /// Until when the downstream remembers the key of a keyed effect: set by the first attempt and never moved. `None`:
-    /// its operation does not say, or there is nothing left to protect because the outcome is known.
+    /// its operation does not say, or there is nothing left to protect because the outcome is known. "Not applied" keeps
+    /// a time that is still ahead.
     pub safe_until: Option<StoreTime>,
 }
 
@@ -143,9 +144,12 @@ impl Head {
     }
 
     /// It may run again, and no attempt so far had an effect: an opaque one failed and nothing happened, or it was
-    /// decided. There is nothing to protect, and the next attempt is a first one.
-    fn is_untouched(&self) -> bool {
-        self.state == State::FailedRetryable && (!self.effect.may_rerun() || self.owner == Owner::NONE)
+    /// decided. There is nothing to protect, and the next attempt is a first one: unless it sends a key that was sent
+    /// before and is not forgotten yet.
+    fn is_untouched(&self, next: Effect) -> bool {
+        let undone = !self.effect.may_rerun() || self.owner == Owner::NONE;
+        let is_key_new = self.safe_until.is_none() || !next.may_rerun();
+        self.state == State::FailedRetryable && undone && is_key_new
     }
 }
 
@@ -357,7 +361,9 @@ fn claim(head: Option<&Head>, event: &StepEvent, now: StoreTime) -> Step {
         {
             Step::keep(StepAnswer::Unknown)
         }
-        State::FailedRetryable if head.is_untouched() => Step::put(StepAnswer::Run, taken(epoch, begun)),
+        State::FailedRetryable if head.is_untouched(effect) => {
+            Step::put(StepAnswer::Run, taken(epoch, begun))
+        }
         State::FailedRetryable if safe => Step::put(StepAnswer::Run, taken(epoch, head.safe_until)),
         State::FailedRetryable => Step::keep(StepAnswer::Unknown),
     };
@@ -380,12 +386,16 @@ fn decide(head: &Head, ruling: Ruling, retention: Retention, fresh: Epoch, now: 
         Ruling::Applied(Verdict::Uncertain) => return Step::keep(StepAnswer::Refused),
         Ruling::Applied(verdict) if open => verdict,
         Ruling::NotApplied if open => Verdict::FailedRetryable,
-        Ruling::Release if head.state.is_finished() => Verdict::FailedRetryable,
+        // A failure whose key protects for a while is not an outcome to withdraw: it says nothing about the attempts
+        // before it. It may run again while the key protects, and has to be ruled on afterwards.
+        Ruling::Release if head.state.is_finished() && head.safe_until.is_none() => Verdict::FailedRetryable,
         _ => return Step::keep(StepAnswer::Refused),
     };
-    // From here on it is known what the attempts so far did: an attempt that follows is a first one.
+    // From here on it is known what the attempts so far did: an attempt that follows is a first one. But the downstream
+    // may know the key since the very first one, without having done anything, and forgets it on time.
     let (owner, epoch) = (Owner::NONE, fresh.max(head.epoch.next()));
-    let head = Head { owner, epoch, safe_until: None, ..*head };
+    let safe_until = head.safe_until.filter(|until| ruling == Ruling::NotApplied && now < *until);
+    let head = Head { owner, epoch, safe_until, ..*head };
     Step::put(StepAnswer::Done, finished(&head, verdict, retention, now))
 }
 

@@ -290,6 +290,7 @@ impl World {
         let untouched = before.and_then(|before| before.state_at(now).map(|_| before)).is_none_or(|before| {
             before.state == State::FailedRetryable
                 && (before.owner == Owner::NONE || before.effect == Effect::Opaque)
+                && (before.safe_until.is_none() || effect == Effect::Opaque)
         });
         if untouched {
             self.key_until = if effect == Effect::Keyed { window.begun(now) } else { None };

@@ -13,7 +13,7 @@ use super::backoff::LookupBackoff;
 use super::report::{HeldIntent, Report};
 use crate::backoff::{Backoff, spread};
 use crate::guard::{Guarded, LookedUp, Unresolved};
-use crate::intent::policy::StoreTime;
+use crate::intent::policy::{StoreTime, millis};
 use crate::intent::state::State;
 use crate::observe::{Phase, names};
 use crate::store::{Existing, Filter, PAGE_RECORDS_MAX, Page, Record, Store};
@@ -107,8 +107,11 @@ struct Watched<S> {
     last_held: u64,
 }
 
-/// How soon a key may be forgotten that is counted as expiring.
+/// How soon a key may be forgotten that is counted as expiring, and never sooner than in the second half of its time:
+/// where keys are short-lived, healthy work is younger.
 const EXPIRING_MS: u64 = 60 * 60 * 1_000;
+/// How many of them are counted.
+const EXPIRING_MAX: usize = 1_000;
 
 struct RunBudget {
     records: usize,
@@ -212,7 +215,7 @@ impl<S: Store> Watched<S> {
             self.after = next;
             if self.after.is_none() {
                 self.end_of_pass();
-                self.count_expiring(report).await;
+                self.count_expiring(left, report).await;
                 return;
             }
         }
@@ -320,20 +323,32 @@ impl<S: Store> Watched<S> {
         Resolved::LookedUp(self.operation.look_up(existing).instrument(span).await)
     }
 
-    /// Counts the unfinished intents whose key may be forgotten soon, one page at most.
-    async fn count_expiring(&self, report: &mut Report) {
-        if self.operation.of.policy.safe_for.is_none() {
-            return;
-        }
-        let filter = Filter {
+    /// Counts the unfinished intents that nobody works on and whose key may be forgotten soon: page by page, until the
+    /// run is at its limits.
+    async fn count_expiring(&self, left: &mut RunBudget, report: &mut Report) {
+        let Some(safe_for) = self.operation.of.policy.safe_for else { return };
+        let mut filter = Filter {
             operation: Some(self.operation.of.operation.as_str().to_owned()),
-            expiring_within_ms: Some(EXPIRING_MS),
+            expiring_within_ms: Some(EXPIRING_MS.min(millis(safe_for) / 2)),
+            limit: PAGE_RECORDS_MAX,
             ..Filter::default()
         };
-        match self.operation.ask(Phase::Read, pin!(self.operation.guard().store().list(filter))).await {
-            Ok(page) => self.operation.of.metrics.guard_expiring(page.records.len()),
-            Err(_) => report.store_failures += 1,
+        let mut expiring = 0;
+        loop {
+            let listed = self.operation.guard().store().list(filter.clone());
+            let Ok(page) = self.operation.ask(Phase::Read, pin!(listed)).await else {
+                report.store_failures += 1;
+                return;
+            };
+            left.records = left.records.saturating_sub(page.records.len());
+            let is_live = |it: &&Record| it.head.state == State::InProgress && !it.head.is_lapsed(page.now);
+            expiring += page.records.iter().filter(|it| !is_live(it)).count();
+            filter.after = page.next;
+            if filter.after.is_none() || left.records == 0 || expiring >= EXPIRING_MAX {
+                break;
+            }
         }
+        self.operation.of.metrics.guard_expiring(expiring.min(EXPIRING_MAX));
     }
 
     fn end_of_pass(&mut self) {

@@ -6,9 +6,12 @@ use std::time::Duration;
 
 use semel::guard::{Guarded, PolicyError};
 use semel::intent::fingerprint::Recipe;
+use semel::store::faulty::{Fault, Faulty};
 use semel::store::memory::MemoryStore;
 use semel::store::{Filter, Record, Store};
-use semel::{Answer, Effect, Execution, Found, Guard, GuardError, Outcome, State, Verdict, WorkResult};
+use semel::{
+    Answer, Effect, Execution, Found, Guard, GuardError, Outcome, State, StoreDown, Verdict, WorkResult,
+};
 
 use crate::guard_world::{Effects, acme, key, store};
 
@@ -23,7 +26,7 @@ fn charge() -> Guarded<MemoryStore> {
 }
 
 /// Work that has its effect, and does not know it.
-async fn broken(guarded: &Guarded<MemoryStore>, effects: &Effects) -> Result<Answer, GuardError> {
+async fn broken<S: Store>(guarded: &Guarded<S>, effects: &Effects) -> Result<Answer, GuardError> {
     let effects = effects.clone();
     let work = move |_| async move {
         effects.happen();
@@ -32,7 +35,7 @@ async fn broken(guarded: &Guarded<MemoryStore>, effects: &Effects) -> Result<Ans
     guarded.run(guarded.intent(&acme(), &key("k")), Recipe::default().bytes(b"42"), work).await
 }
 
-async fn record(guarded: &Guarded<MemoryStore>) -> Record {
+async fn record<S: Store>(guarded: &Guarded<S>) -> Record {
     let id = guarded.intent(&acme(), &key("k")).id();
     guarded.guard().store().get(id).await.unwrap().unwrap()
 }
@@ -89,13 +92,66 @@ async fn keys_that_are_forgotten_soon_are_listed_and_counted() {
     let (charge, effects) = (charge(), Effects::default());
     broken(&charge, &effects).await.unwrap();
     let mut reconciler = semel::recover::Reconciler::new().watch(&charge);
+    let counted = |count: u8| {
+        let metrics = charge.guard().metrics().render();
+        let line = format!("idempotency_guard_expiring{{operation=\"charge\"}} {count}\n");
+        assert!(metrics.contains(&line), "{metrics}");
+    };
+    // In the first half of its time it is left to its callers.
     reconciler.run_once().await;
+    counted(0);
     let within = |ms| Filter { expiring_within_ms: Some(ms), ..Filter::default() };
     let store = charge.guard().store();
     assert_eq!(store.list(within(3_599_999)).await.unwrap().records.len(), 0);
     assert_eq!(store.list(within(3_600_000)).await.unwrap().records.len(), 1);
-    let metrics = charge.guard().metrics().render();
-    assert!(metrics.contains("idempotency_guard_expiring{operation=\"charge\"} 1"), "{metrics}");
+    tokio::time::advance(SAFE_FOR / 2).await;
+    reconciler.run_once().await;
+    counted(1);
+    // Also when it is too late, and not while somebody works on it.
+    tokio::time::advance(SAFE_FOR / 4).await;
+    let (started, wait) = tokio::sync::oneshot::channel();
+    let (end, ended) = tokio::sync::oneshot::channel::<()>();
+    let work = move |_| async move {
+        started.send(()).unwrap();
+        ended.await.unwrap();
+        Execution { result: WorkResult::Unknown, outcome: Outcome::new(502, "broken off") }
+    };
+    let (retrying, intent) = (charge.clone(), charge.intent(&acme(), &key("k")));
+    let fingerprint = Recipe::default().bytes(b"42");
+    let retry = tokio::spawn(async move { retrying.run(intent, fingerprint, work).await });
+    wait.await.unwrap();
+    reconciler.run_once().await;
+    counted(0);
+    end.send(()).unwrap();
+    retry.await.unwrap().unwrap();
+    tokio::time::advance(SAFE_FOR / 4).await;
+    reconciler.run_once().await;
+    counted(1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn work_that_ran_unguarded_is_recorded_with_the_time_it_began() {
+    let (inner, effects) = (store(), Effects::default());
+    let down = Arc::new(AtomicBool::new(true));
+    let is_down = Arc::clone(&down);
+    let script = move |_| if is_down.load(Ordering::SeqCst) { Fault::Refused } else { Fault::None };
+    let charge = Guard::new(Faulty::new(inner.clone(), script)).operation("charge").unwrap();
+    let charge = charge.effect(Effect::Keyed).unwrap().timeout(TIMEOUT).safe_for(SAFE_FOR).unwrap();
+    let charge = charge.store_down(StoreDown::Open);
+    assert!(!broken(&charge, &effects).await.unwrap().guarded);
+    // The claims before the work have taken a moment, the work none.
+    let began = inner.now().await.unwrap();
+    tokio::time::sleep(Duration::from_secs(50 * 60)).await;
+    down.store(false, Ordering::SeqCst);
+    assert!(charge.guard().drain(Duration::from_secs(60)).await.is_clean());
+    let safe_until = record(&charge).await.head.safe_until.unwrap();
+    assert!(safe_until <= began.plus_ms(3_600_000), "{safe_until:?}, and the work began at {began:?}");
+    tokio::time::advance(Duration::from_secs(11 * 60)).await;
+    let again = Guard::new(inner).operation("charge").unwrap();
+    let again = again.effect(Effect::Keyed).unwrap().timeout(TIMEOUT).safe_for(SAFE_FOR).unwrap();
+    let refused = broken(&again, &effects).await.unwrap_err();
+    assert!(matches!(refused, GuardError::Uncertain { .. }), "{refused}");
+    assert_eq!(effects.count(), 1);
 }
 
 #[test]

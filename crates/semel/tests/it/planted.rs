@@ -56,6 +56,8 @@ bugs! {
     ForgottenKeyRunsAgain => a_lapsed_keyed_claim_is_uncertain_once_its_key_is_forgotten,
     KeyedFailureExpires => a_keyed_failure_is_uncertain_once_its_key_is_forgotten,
     DecisionKeepsTheTimeOfAKey => a_decision_ends_the_time_of_a_key,
+    NotAppliedBeginsTheKeyAnew => a_decision_ends_the_time_of_a_key,
+    KeyedFailureIsReleased => a_keyed_failure_is_not_released,
     RenewResurrects => a_lapsed_claim_is_not_renewed,
     RenewIgnoresTheOwner => renew_is_fenced,
     RenewDoesNothing => renewing_extends_the_lease,

@@ -21,6 +21,9 @@ pub(super) const TIME_MAX: u64 = (1 << 48) - 1;
 const HEAD_BYTES: usize = 84;
 const HAS_SAFE_UNTIL: u8 = 32;
 const DECIDED: u8 = 64;
+/// What comes before the time of a key: the beginning of an outcome (format 1, with a body, code 0, no headers). A version
+/// that does not know the time reads it as the body of an outcome, and gives that to nobody, because the record is open.
+const SAFE_PREFIX: [u8; 6] = [1, 1, 0, 0, 0, 0];
 
 /// The keys of one intent, all in one slot.
 pub(super) struct Keys {
@@ -218,8 +221,8 @@ impl<'a> Reader<'a> {
         let fingerprint = Fingerprint::from_parts(digest, self.number(8)?);
         let intent = self.intent()?;
         let epoch = epoch(epoch_us, bucket_of(&intent.id()));
-        let safe_until = if tag & HAS_SAFE_UNTIL == 0 { None } else { Some(self.number(6)?.cast_signed()) };
         let decision = if tag & DECIDED == 0 { None } else { Some(self.decision()?) };
+        let safe_until = if tag & HAS_SAFE_UNTIL == 0 { None } else { Some(self.safe_until()?) };
         let outcome = match self.0 {
             rest if with_outcome && !rest.is_empty() => {
                 Some(Outcome::decode(Bytes::copy_from_slice(rest)).map_err(wrong)?)
@@ -235,6 +238,13 @@ impl<'a> Reader<'a> {
             Codes { state, effect, expires_at }.read().map_err(wrong)?;
         let head = Head { state, effect, fingerprint, owner, epoch, lease_until, expires_at, safe_until };
         Ok(Record { intent, head, attempts, created_at, changed_at, outcome, decision })
+    }
+
+    fn safe_until(&mut self) -> Result<i64, Unread> {
+        match self.bytes()? {
+            SAFE_PREFIX => Ok(self.number(6)?.cast_signed()),
+            _ => Err(wrong("the time of its key has no prefix")),
+        }
     }
 
     fn intent(&mut self) -> Result<Intent, Unread> {
@@ -320,7 +330,49 @@ mod tests {
     /// Records as `lua/begin.lua` describes them.
     const FINISHED: &str = "4a0000000001e24000000000000100000000000200000000000600020404040404040404040404040404040403030303030303030303030303030303030303030303030303030303030303030000000000000009030700047061796f726465722d3161636d65000f0000000000090003616e617365656e010100c9000100000001610000000162796573";
     const OPEN: &str = "000000000001e24000000000000100000000000200000000000600010404040404040404040404040404040403030303030303030303030303030303030303030303030303030303030303030000000000000009030700047061796f726465722d3161636d65";
-    const WITH_SAFE_UNTIL: &str = "200000000001e24000000000000100000000000200000000000600010404040404040404040404040404040403030303030303030303030303030303030303030303030303030303030303030000000000000009030700047061796f726465722d3161636d65000000000007";
+    const WITH_SAFE_UNTIL: &str = "200000000001e24000000000000100000000000200000000000600010404040404040404040404040404040403030303030303030303030303030303030303030303030303030303030303030000000000000009030700047061796f726465722d3161636d65010100000000000000000007";
+
+    const DECIDED_SAFE: &str = "610000000001e24000000000000100000000000200000000000600010404040404040404040404040404040403030303030303030303030303030303030303030303030303030303030303030000000000000009030700047061796f726465722d3161636d65000f0000000000090003616e617365656e010100000000000000000007010100c9000100000001610000000162796573";
+
+    fn bytes_of(digits: &str) -> Vec<u8> {
+        let pairs = digits.as_bytes().chunks(2).map(|pair| std::str::from_utf8(pair).unwrap());
+        pairs.map(|pair| u8::from_str_radix(pair, 16).unwrap()).collect()
+    }
+
+    /// The steps of a version before `safe_until`: the tag has no bit for it, and the outcome follows the decision.
+    fn read_by_an_older_version(raw: &[u8]) -> (i64, i64, Option<Decision>, Option<Outcome>) {
+        let tag = raw[0];
+        let mut rest = Reader(&raw[HEAD_BYTES..]);
+        let read = (|| {
+            rest.intent()?;
+            let decision = if tag & DECIDED == 0 { None } else { Some(rest.decision()?) };
+            let outcome = match rest.0 {
+                [] => None,
+                rest => Some(Outcome::decode(Bytes::copy_from_slice(rest)).map_err(wrong)?),
+            };
+            Ok::<_, Unread>((i64::from(tag & 7), i64::from(tag >> 3 & 3), decision, outcome))
+        })();
+        read.map_err(unreadable).unwrap()
+    }
+
+    /// Also in lists of everything: one record that an older version cannot read would fail the whole page.
+    #[test]
+    fn an_older_version_reads_a_record_with_safe_until_and_holds_it() {
+        for (stored, state, decided) in [(WITH_SAFE_UNTIL, 0, false), (DECIDED_SAFE, 1, true)] {
+            let raw = bytes_of(stored);
+            let (code, effect, decision, outcome) = read_by_an_older_version(&raw);
+            assert_eq!((code, effect, decision.is_some()), (state, 0, decided), "an opaque one that is open");
+            assert_eq!(outcome.map(|outcome| (outcome.code, outcome.headers.is_empty())), Some((0, true)));
+            let read = record(&raw).unwrap();
+            assert_eq!((read.head.safe_until, read.decision), (Some(StoreTime(7)), decision));
+            assert_eq!(read.outcome.is_some(), decided);
+            assert!(beginning(&raw).is_some_and(|read| read.unwrap().head.safe_until == Some(StoreTime(7))));
+            let mut wrong = raw.clone();
+            let prefix = wrong.windows(12).position(|at| at == [1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 7]).unwrap();
+            wrong[prefix] = 9;
+            assert!(record(&wrong).is_err());
+        }
+    }
 
     #[test]
     fn contract_bytes_of_records_and_their_keys() {
@@ -341,10 +393,14 @@ mod tests {
         line("identity", hex(&identity(&of("order-1"))));
         line("identity of a UUID", hex(&identity(&of("017f22e2-79b0-7cc3-98c4-dc0c0c07398f"))));
         line("fingerprint", hex(&fingerprint(&Fingerprint::from_parts([3; 32], 9))));
-        let examples = [("finished", FINISHED), ("open", OPEN), ("with safe_until", WITH_SAFE_UNTIL)];
+        let examples = [
+            ("finished", FINISHED),
+            ("open", OPEN),
+            ("with safe_until", WITH_SAFE_UNTIL),
+            ("decided, with safe_until", DECIDED_SAFE),
+        ];
         for (what, stored) in examples {
-            let digits = stored.as_bytes().chunks(2).map(|pair| std::str::from_utf8(pair).unwrap());
-            let raw: Vec<u8> = digits.map(|pair| u8::from_str_radix(pair, 16).unwrap()).collect();
+            let raw = bytes_of(stored);
             line(what, stored.to_owned());
             let Record { intent, head, attempts, created_at, changed_at, outcome, decision } =
                 record(&raw).unwrap();

@@ -182,6 +182,19 @@ fn of_time(bug: Bug) -> Decider {
             }
             found
         },
+        Bug::NotAppliedBeginsTheKeyAnew => |head, event, now| {
+            let mut found = step(head, event, now);
+            if let (StepEvent::Decide { .. }, Change::Put(next)) = (event, &mut found.change) {
+                next.safe_until = None;
+            }
+            found
+        },
+        Bug::KeyedFailureIsReleased => |head, event, now| match (head, event) {
+            (Some(it), StepEvent::Decide { ruling: Ruling::Release, .. }) if it.safe_until.is_some() => {
+                step(Some(&Head { safe_until: None, ..*it }), event, now)
+            }
+            _ => step(head, event, now),
+        },
         Bug::TakeoverKeepsTheEpoch => |head, event, now| match (head, step(head, event, now)) {
             (Some(it), Step { answer: StepAnswer::Run, change: Change::Put(next), .. }) => {
                 put(StepAnswer::Run, Head { epoch: it.epoch, ..next })

@@ -56,8 +56,8 @@ const BUGS: &[Bug] = &[
     Bug {
         name: "an opaque claimant believes a keyed failure",
         script: "claim",
-        from: "elseif was ~= 0 and effect == 0 and",
-        to: "elseif false and",
+        from: "elseif (was ~= 0 and effect == 0 and not is_decided) or",
+        to: "elseif",
         caught_by: "a_keyed_failure_is_uncertain_to_an_opaque_claimant",
     },
     Bug {
@@ -101,6 +101,20 @@ const BUGS: &[Bug] = &[
         from: "if has_safe_until(tag) and (to_be == 1 or to_be == 4) then",
         to: "if false then",
         caught_by: "a_keyed_failure_is_uncertain_once_its_key_is_forgotten",
+    },
+    Bug {
+        name: "a keyed failure is released",
+        script: "decide",
+        from: "to_be = state >= 2 and not there and 4",
+        to: "to_be = state >= 2 and 4",
+        caught_by: "a_keyed_failure_is_not_released",
+    },
+    Bug {
+        name: "not applied makes a key live longer",
+        script: "decide",
+        from: "if ruling == 8 and there and now < there then",
+        to: "if false then",
+        caught_by: "a_decision_ends_the_time_of_a_key",
     },
     Bug {
         name: "a replay forgets",

@@ -45,6 +45,9 @@ looked AS MATERIALIZED (
             -- Failed, and the key protects until the next one has ended.
             WHEN i.state = 1 AND i.effect = 0
                 AND clock.now + asked.call_ms < i.expires_at AND asked.effect > 0 THEN 3
+            -- It was decided that nothing was applied, and the next attempt sends no key.
+            WHEN i.state = 1 AND i.effect = 0 AND clock.now < i.expires_at AND asked.effect = 0
+                AND i.owner = '\x00000000000000000000000000000000' THEN 3
             -- Failed: a protected attempt says nothing about an earlier one, unless there is a decision.
             WHEN i.state = 4 AND (
                 i.effect = 0 OR asked.effect > 0 OR i.owner = '\x00000000000000000000000000000000'
@@ -120,14 +123,14 @@ taken AS (
         SELECT greatest(nextval('semel_epoch'), looked.epoch + 1) AS epoch WHERE free.n > 0 OFFSET 0
     ) new
     -- The first attempt sets it, and no later one moves it. Nothing was done where an opaque attempt failed, or where
-    -- there is a decision: then the next one is a first one.
+    -- there is a decision: then the next one is a first one, unless the decision kept a time that was still ahead.
     CROSS JOIN LATERAL (
         SELECT CASE
             WHEN looked.way = 2 THEN clock.now + asked.safe_for_ms
             WHEN looked.state = 4 AND (
                 looked.effect = 0 OR looked.owner = '\x00000000000000000000000000000000'
             ) THEN clock.now + asked.safe_for_ms
-            WHEN looked.state < 2 THEN looked.expires_at
+            WHEN looked.state < 2 AND asked.effect > 0 THEN looked.expires_at
         END AS safe_until
     ) key
     WHERE semel_intent.ctid = free.at

@@ -12,14 +12,17 @@
 --   27-28  attempts            29-44  owner
 --   45-84  fingerprint: 32 bytes of digest, 8 of recipe
 --   85-    identity: lengths of operation, key and scope (1, 1, 2 bytes), then their text
---          safe_until, if there is one (6): until when its key protects; of open records only
 --          the decision, if there is one: 2 bytes of length, its time (6), what the caller wrote
+--          safe_until, if there is one: until when its key protects; of open records only. SAFE_PREFIX (6), its time (6)
 --          the outcome, to the end; empty means none
 --
 -- States: 0 in progress, 1 uncertain, 2 completed, 3 failed for good, 4 failed, may run again.
 -- With a safe_until the effect is keyed, and is stored as opaque (0), so that a version that does not know safe_until
 -- holds the record; one that failed is stored as 1 with effect 0, an uncertain one as 1 with effect 1. See encoding.rs.
+-- SAFE_PREFIX is the beginning of an outcome (format 1, with a body, code 0, no headers): such a version reads the time,
+-- and what comes after it, as the body of an outcome that it gives to nobody.
 local HEAD = '>BI7I6I6I6I2'
+local SAFE_PREFIX = '\1\1\0\0\0\0'
 local TIME_MAX = 281474976710655
 
 local function clock_us()
@@ -73,11 +76,24 @@ local function after_identity(raw)
     return 89 + operation + key + scope
 end
 
+-- Where the decision ends.
+local function after_note(raw, tag)
+    local at = after_identity(raw)
+    if tag >= 64 then
+        at = at + 2 + struct.unpack('>I2', raw, at)
+    end
+    return at
+end
+
 -- Until when the key protects; nil: there is no such time.
 local function safe_until_of(raw, tag)
     if has_safe_until(tag) then
-        return (struct.unpack('>I6', raw, after_identity(raw)))
+        return (struct.unpack('>I6', raw, after_note(raw, tag) + #SAFE_PREFIX))
     end
+end
+
+local function packed_safe_until(safe_until)
+    return SAFE_PREFIX .. struct.pack('>I6', safe_until)
 end
 
 -- State and effect as they are, not as they are stored.
@@ -94,12 +110,9 @@ end
 
 -- Where the outcome begins.
 local function outcome_at(raw, tag)
-    local at = after_identity(raw)
+    local at = after_note(raw, tag)
     if has_safe_until(tag) then
-        at = at + 6
-    end
-    if tag >= 64 then
-        at = at + 2 + struct.unpack('>I2', raw, at)
+        at = at + #SAFE_PREFIX + 6
     end
     return at
 end

@@ -33,6 +33,7 @@ if raw then
             end
             other_recipe = 1
         end
+        local is_decided = string.sub(raw, 29, 44) == string.rep('\0', 16)
         local is_safe = not there or now + call_ms < there
         if state == 0 and not is_lapsed(till) then
             -- The same attempt claims again because it did not get our answer.
@@ -53,23 +54,18 @@ if raw then
             return {5, now, other_recipe, raw}
         elseif state == 2 or state == 3 then
             return {4, now, other_recipe, raw}
-        elseif was ~= 0 and effect == 0 and string.sub(raw, 29, 44) ~= string.rep('\0', 16) then
+        elseif (was ~= 0 and effect == 0 and not is_decided) or (there and there <= now) then
             -- A protected attempt that failed says nothing about the attempt it took over from.
             return {5, now, other_recipe, raw}
-        elseif was ~= 0 and string.sub(raw, 29, 44) ~= string.rep('\0', 16) then
+        elseif was ~= 0 and (not is_decided or (there and effect ~= 0)) then
+            -- Also after a decision the downstream may know the key since the first attempt.
             if not is_safe then
                 return {5, now, other_recipe, raw}
             end
             safe_until = there
         end
         created, attempts = born, tries
-        if tag >= 64 then
-            local at = 85 + #identity
-            if there then
-                at = at + 6
-            end
-            note = string.sub(raw, at, outcome_at(raw, tag) - 1)
-        end
+        note = string.sub(raw, 85 + #identity, after_note(raw, tag) - 1)
     end
 end
 
@@ -78,12 +74,12 @@ local till = later(lease_ms)
 attempts = math.min(attempts + 1, 65535)
 local tag, safe = effect * 8, ''
 if safe_until then
-    tag, safe = 32, struct.pack('>I6', safe_until)
+    tag, safe = 32, packed_safe_until(safe_until)
 end
 if note ~= '' then
     tag = tag + 64
 end
 store(0, till,
-    struct.pack(HEAD, tag, epoch, created, now, till, attempts) .. owner .. print .. identity .. safe .. note)
+    struct.pack(HEAD, tag, epoch, created, now, till, attempts) .. owner .. print .. identity .. note .. safe)
 remember_epoch(epoch)
 return {1, now, epoch, attempts, till, other_recipe, safe_until or -1}

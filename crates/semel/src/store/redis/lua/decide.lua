@@ -15,7 +15,8 @@ local lapsed = state == 0 and is_lapsed(till)
 local open = state == 1 or state == 4 or lapsed
 local ruling, retention, to_be = tonumber(ARGV[3]), tonumber(ARGV[4]), nil
 if ruling == 9 then
-    to_be = state >= 2 and 4
+    -- A failure whose key protects for a while has no outcome to withdraw.
+    to_be = state >= 2 and not there and 4
 elseif ruling == 8 then
     to_be = open and 4
 elseif ruling >= 2 then
@@ -27,6 +28,7 @@ if not to_be then
     end
     return {3, now, state}
 end
+local lease = till
 till = 0
 if retention >= 0 then
     till = later(retention)
@@ -35,6 +37,13 @@ end
 epoch = fresh_epoch(epoch)
 local identity_end = after_identity(raw) - 1
 local note = struct.pack('>I2I6', 6 + #ARGV[6], now) .. ARGV[6]
+-- Nothing was applied, but the downstream may know the key since the first attempt, and forgets it on time.
+if ruling == 8 and there and now < there then
+    store(1, till, struct.pack(HEAD, 64 + 32 + 1, epoch, born, now, lease, attempts)
+        .. string.rep('\0', 16) .. string.sub(raw, 45, identity_end) .. note .. packed_safe_until(there) .. ARGV[5])
+    remember_epoch(epoch)
+    return {1, now}
+end
 store(to_be, till, struct.pack(HEAD, 64 + effect * 8 + to_be, epoch, born, now, till, attempts)
     .. string.rep('\0', 16) .. string.sub(raw, 45, identity_end) .. note .. ARGV[5])
 remember_epoch(epoch)

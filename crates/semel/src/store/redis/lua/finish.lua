@@ -32,15 +32,10 @@ if to_be >= 2 then
         till = later(retention)
     end
 end
-local at = after_identity(raw)
-local identity, note = string.sub(raw, 29, at - 1), at
-if has_safe_until(tag) then
-    note = at + 6
-end
 local new = to_be + effect * 8
 if tag >= 64 then
     new = new + 64
 end
 store(to_be, till, struct.pack(HEAD, new, epoch, born, now, till, attempts)
-    .. identity .. string.sub(raw, note, outcome_at(raw, tag) - 1) .. ARGV[6])
+    .. string.sub(raw, 29, after_note(raw, tag) - 1) .. ARGV[6])
 return {1, now}
