@@ -8,6 +8,8 @@ use crate::tx::driver::{Dialect, DriverError, Lend, OpenTx, Rows, Statement, Tx}
 pub(crate) enum AnyTx<'c> {
     #[cfg(feature = "postgres")]
     Postgres(&'c tokio_postgres::Transaction<'c>),
+    #[cfg(all(feature = "sqlx-postgres", feature = "saga"))]
+    SqlxPostgres(&'c mut sqlx::PgConnection),
     #[cfg(feature = "mysql")]
     Mysql(&'c mut sqlx::MySqlConnection),
     /// Not its `Transaction`: that cannot move between threads, and the others' futures must.
@@ -40,6 +42,8 @@ impl AnyTx<'_> {
         match self {
             #[cfg(feature = "postgres")]
             Self::Postgres(tx) => AnyTx::Postgres(tx),
+            #[cfg(feature = "sqlx-postgres")]
+            Self::SqlxPostgres(connection) => AnyTx::SqlxPostgres(connection),
             #[cfg(feature = "mysql")]
             Self::Mysql(connection) => AnyTx::Mysql(connection),
             #[cfg(feature = "sqlite")]
@@ -57,6 +61,8 @@ impl Tx for AnyTx<'_> {
         match self {
             #[cfg(feature = "postgres")]
             Self::Postgres(_) => Dialect::Postgres,
+            #[cfg(all(feature = "sqlx-postgres", feature = "saga"))]
+            Self::SqlxPostgres(_) => Dialect::Postgres,
             #[cfg(feature = "mysql")]
             Self::Mysql(_) => Dialect::Mysql,
             #[cfg(feature = "sqlite")]
@@ -70,6 +76,8 @@ impl Tx for AnyTx<'_> {
         match self {
             #[cfg(feature = "postgres")]
             Self::Postgres(tx) => crate::tx::driver::run_tokio_postgres(tx, statement).await,
+            #[cfg(all(feature = "sqlx-postgres", feature = "saga"))]
+            Self::SqlxPostgres(connection) => connection.run(statement).await,
             #[cfg(feature = "mysql")]
             Self::Mysql(connection) => connection.run(statement).await,
             #[cfg(feature = "sqlite")]

@@ -38,9 +38,17 @@ impl OwnTx<'_, '_> {
         match self.inner() {
             #[cfg(feature = "postgres")]
             AnyTx::Postgres(tx) => {
-                let columns = rows.first().map_or(0, Vec::len);
-                let arrays = (0..columns).map(|column| array(&rows, column));
+                let arrays = columns(&rows).map(typed);
                 crate::tx::driver::run_tokio_postgres_typed(tx, sql.postgres, arrays).await
+            }
+            #[cfg(feature = "sqlx-postgres")]
+            AnyTx::SqlxPostgres(connection) => {
+                let query = columns(&rows).fold(sqlx::query(sql.postgres), |query, column| match column {
+                    Column::Ints(ints) => query.bind(ints),
+                    Column::Bytes(bytes) => query.bind(bytes),
+                    Column::Texts(texts) => query.bind(texts),
+                });
+                crate::tx::driver::run_sqlx_postgres(connection, query).await
             }
             #[cfg(feature = "mysql")]
             AnyTx::Mysql(connection) => {
@@ -62,31 +70,51 @@ impl OwnTx<'_, '_> {
 
 /// One column of all rows.
 #[cfg(feature = "postgres")]
-fn array(rows: &[Vec<Value>], column: usize) -> crate::tx::driver::TypedPostgres<'_> {
+enum Column<'r> {
+    Ints(Vec<Option<i64>>),
+    Bytes(Vec<Option<&'r [u8]>>),
+    Texts(Vec<Option<&'r str>>),
+}
+
+/// The first row says of what types they are.
+#[cfg(feature = "postgres")]
+fn columns(rows: &[Vec<Value>]) -> impl ExactSizeIterator<Item = Column<'_>> {
+    (0..rows.first().map_or(0, Vec::len)).map(|at| {
+        let values = rows.iter().map(|row| row.get(at));
+        match rows.first().and_then(|row| row.get(at)) {
+            Some(Value::Bytes(_)) => {
+                let bytes = values.map(|value| match value {
+                    Some(Value::Bytes(bytes)) => bytes.as_deref(),
+                    _ => None,
+                });
+                Column::Bytes(bytes.collect())
+            }
+            Some(Value::Text(_)) => {
+                let texts = values.map(|value| match value {
+                    Some(Value::Text(text)) => text.as_deref(),
+                    _ => None,
+                });
+                Column::Texts(texts.collect())
+            }
+            _ => {
+                let ints = values.map(|value| match value {
+                    Some(Value::Int(int)) => *int,
+                    _ => None,
+                });
+                Column::Ints(ints.collect())
+            }
+        }
+    })
+}
+
+/// As a parameter of `tokio_postgres`.
+#[cfg(feature = "postgres")]
+fn typed(column: Column<'_>) -> crate::tx::driver::TypedPostgres<'_> {
     use tokio_postgres::types::Type;
-    let values = rows.iter().map(|row| row.get(column));
-    match rows.first().and_then(|row| row.get(column)) {
-        Some(Value::Bytes(_)) => {
-            let bytes = values.map(|value| match value {
-                Some(Value::Bytes(bytes)) => bytes.as_deref(),
-                _ => None,
-            });
-            (Box::new(bytes.collect::<Vec<_>>()), Type::BYTEA_ARRAY)
-        }
-        Some(Value::Text(_)) => {
-            let texts = values.map(|value| match value {
-                Some(Value::Text(text)) => text.as_deref(),
-                _ => None,
-            });
-            (Box::new(texts.collect::<Vec<_>>()), Type::TEXT_ARRAY)
-        }
-        _ => {
-            let ints = values.map(|value| match value {
-                Some(Value::Int(int)) => *int,
-                _ => None,
-            });
-            (Box::new(ints.collect::<Vec<_>>()), Type::INT8_ARRAY)
-        }
+    match column {
+        Column::Ints(ints) => (Box::new(ints), Type::INT8_ARRAY),
+        Column::Bytes(bytes) => (Box::new(bytes), Type::BYTEA_ARRAY),
+        Column::Texts(texts) => (Box::new(texts), Type::TEXT_ARRAY),
     }
 }
 

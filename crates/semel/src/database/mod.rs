@@ -6,6 +6,7 @@
 //! | `many` | one statement for many rows |
 //! | `pool` | how many sessions there are, and which is used again |
 //! | `postgres`, `mysql` | a session, one transaction |
+//! | `sqlx_postgres` | a connection of the application's pool, one transaction |
 //! | `sqlite` | one thread, one connection; transactions that wait together share a commit |
 //! | `sqlite_guard` | what somebody else's work may not do there |
 
@@ -26,6 +27,8 @@ mod postgres;
 mod sqlite;
 #[cfg(all(feature = "sqlite", feature = "saga"))]
 mod sqlite_guard;
+#[cfg(all(feature = "sqlx-postgres", feature = "saga"))]
+mod sqlx_postgres;
 
 #[cfg(feature = "saga")]
 pub(crate) use any_tx::AnyTx;
@@ -46,6 +49,8 @@ pub(crate) struct Database {
 enum Driver {
     #[cfg(feature = "postgres")]
     Postgres(postgres::Postgres),
+    #[cfg(all(feature = "sqlx-postgres", feature = "saga"))]
+    SqlxPostgres(sqlx_postgres::SqlxPostgres),
     #[cfg(feature = "mysql")]
     Mysql(mysql::Mysql),
     #[cfg(feature = "sqlite")]
@@ -77,11 +82,25 @@ impl Database {
         Ok(Self { tables, driver })
     }
 
+    /// The same database over a pool of the application's. `table`: the one that its connections have to see.
+    #[cfg(all(feature = "sqlx-postgres", feature = "saga"))]
+    pub(crate) fn over(&self, pool: sqlx::PgPool, table: Option<(&str, i64)>) -> Result<Self, StoreError> {
+        let Driver::Postgres(postgres) = &self.driver else {
+            return Err(crate::migration::wrong(
+                "this journal is not on PostgreSQL, so a pool of PostgreSQL cannot run its steps".to_owned(),
+            ));
+        };
+        let driver = sqlx_postgres::SqlxPostgres::new(pool, postgres.options(), table);
+        Ok(Self { tables: self.tables, driver: Driver::SqlxPostgres(driver) })
+    }
+
     /// Where the tables are, for messages.
     pub(crate) fn location(&self) -> String {
         match &self.driver {
             #[cfg(feature = "postgres")]
             Driver::Postgres(_) => "the search_path of this database".to_owned(),
+            #[cfg(all(feature = "sqlx-postgres", feature = "saga"))]
+            Driver::SqlxPostgres(_) => "the search_path of this database".to_owned(),
             #[cfg(feature = "mysql")]
             Driver::Mysql(mysql) => mysql.server().to_owned(),
             #[cfg(feature = "sqlite")]
@@ -98,6 +117,8 @@ impl Database {
         match &self.driver {
             #[cfg(feature = "postgres")]
             Driver::Postgres(postgres) => postgres.run(operation, explain).await,
+            #[cfg(all(feature = "sqlx-postgres", feature = "saga"))]
+            Driver::SqlxPostgres(pool) => pool.run(operation, explain).await,
             #[cfg(feature = "mysql")]
             Driver::Mysql(mysql) => mysql.run(operation, explain).await,
             #[cfg(feature = "sqlite")]

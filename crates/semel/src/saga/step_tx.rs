@@ -34,11 +34,21 @@ impl MemoryRows {
 }
 
 impl StepTx<'_> {
-    /// On PostgreSQL: the transaction.
+    /// On PostgreSQL: the transaction, over `tokio_postgres`.
     #[cfg(feature = "postgres")]
     pub fn postgres(&mut self) -> Option<&tokio_postgres::Transaction<'_>> {
         match &self.0 {
             StepTxKind::Sql(AnyTx::Postgres(tx)) => Some(tx),
+            _ => None,
+        }
+    }
+
+    /// On PostgreSQL where [`steps_over`](super::sql::SqlJournal::steps_over) was given a pool: the connection, with the
+    /// transaction open.
+    #[cfg(feature = "sqlx-postgres")]
+    pub fn sqlx_postgres(&mut self) -> Option<&mut sqlx::PgConnection> {
+        match &mut self.0 {
+            StepTxKind::Sql(AnyTx::SqlxPostgres(connection)) => Some(connection),
             _ => None,
         }
     }

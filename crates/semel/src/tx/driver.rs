@@ -33,6 +33,8 @@ pub(crate) use over_rusqlite::{explain as explain_rusqlite, run as run_rusqlite}
 pub(crate) use over_sqlx_mysql::fill as fill_mysql;
 #[cfg(all(feature = "mysql", feature = "saga"))]
 pub(crate) use over_sqlx_mysql::run_text as run_mysql;
+#[cfg(all(feature = "sqlx-postgres", feature = "saga"))]
+pub(crate) use over_sqlx_postgres::{explain as explain_sqlx_postgres, run as run_sqlx_postgres};
 #[cfg(all(feature = "postgres", feature = "saga"))]
 pub(crate) use over_tokio_postgres::{Typed as TypedPostgres, run_typed as run_tokio_postgres_typed};
 #[cfg(feature = "postgres")]

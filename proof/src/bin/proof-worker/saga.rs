@@ -1,8 +1,8 @@
 //! A real process for the crash matrix of sagas: it orders once, and is killed while it does so.
 //!
-//! `proof-worker saga URL LEDGER KEY completes|refused|parked|torn`. The order is a row of the database, written by an atomic
+//! `proof-worker saga URL LEDGER KEY completes|refused|parked|torn [sqlx]`. The order is a row of the database, written by an atomic
 //! step; stock (keyed), bank (opaque, the pivot) and mail (keyed) write lines into the file LEDGER. It says on stdout how
-//! the saga ended. The bank refuses where the saga is to be undone; without a lookup a charge in doubt is parked.
+//! the saga ended. `sqlx`: atomic steps run over a pool of sqlx. The bank refuses where the saga is to be undone; without a lookup a charge in doubt is parked.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -17,6 +17,7 @@ use semel::saga::{
     SagaStep, SagasBuilder, StepError, StepResult, StepSpec, StepTx, StepType,
 };
 use semel::{Key, Scope};
+use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
 
 type Failed = Box<dyn std::error::Error + Send + Sync>;
 
@@ -89,6 +90,9 @@ impl AtomicStep<App> for Create {
 async fn insert(tx: &mut StepTx<'_>, name: &str, what: &str) -> StepResult<()> {
     if let Some(tx) = tx.postgres() {
         tx.execute("INSERT INTO orders (name, what) VALUES ($1, $2)", &[&name, &what]).await?;
+    } else if let Some(tx) = tx.sqlx_postgres() {
+        let insert = sqlx::query("INSERT INTO orders (name, what) VALUES ($1, $2)");
+        insert.bind(name).bind(what).execute(tx).await?;
     } else if let Some(tx) = tx.mysql() {
         let insert = sqlx::query("INSERT INTO orders (name, what) VALUES (?, ?)");
         insert.bind(name).bind(what).execute(tx).await?;
@@ -100,10 +104,20 @@ async fn insert(tx: &mut StepTx<'_>, name: &str, what: &str) -> StepResult<()> {
     Ok(())
 }
 
+fn server_and_schema(url: &str) -> (&str, &str) {
+    let (server, rest) = url.split_once("?schema=").unwrap_or((url, "public"));
+    (server, rest.split('&').next().unwrap_or(rest))
+}
+
+async fn pool(url: &str) -> Result<PgPool, sqlx::Error> {
+    let (server, schema) = server_and_schema(url);
+    let options: PgConnectOptions = server.parse()?;
+    PgPoolOptions::new().max_connections(2).connect_with(options.options([("search_path", schema)])).await
+}
+
 /// Planted: in a transaction of its own.
 async fn apart(url: &str, name: &str) -> Result<(), tokio_postgres::Error> {
-    let (server, rest) = url.split_once("?schema=").unwrap_or((url, "public"));
-    let schema = rest.split('&').next().unwrap_or(rest);
+    let (server, schema) = server_and_schema(url);
     let (client, connection) = tokio_postgres::connect(server, tokio_postgres::NoTls).await?;
     tokio::spawn(connection);
     let insert = format!("INSERT INTO {schema}.orders (name, what) VALUES ($1, 'created')");
@@ -198,11 +212,15 @@ async fn order(saga: Saga<App>, name: String) -> SagaResult<String> {
 #[tokio::main]
 pub(crate) async fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(2).collect();
-    let [url, ledger, key, what] = &args[..] else {
-        eprintln!("usage: proof-worker saga URL LEDGER KEY completes|refused|parked|torn");
+    let (args, over_sqlx) = match &args[..] {
+        [args @ .., last] if last == "sqlx" => (args, true),
+        args => (args, false),
+    };
+    let [url, ledger, key, what] = args else {
+        eprintln!("usage: proof-worker saga URL LEDGER KEY completes|refused|parked|torn [sqlx]");
         return ExitCode::from(2);
     };
-    match run(url, ledger, key, what).await {
+    match run(url, ledger, key, what, over_sqlx).await {
         Ok(end) => {
             println!("{end}");
             ExitCode::SUCCESS
@@ -214,7 +232,13 @@ pub(crate) async fn main() -> ExitCode {
     }
 }
 
-async fn run(url: &str, ledger: &str, key: &str, what: &str) -> Result<&'static str, Failed> {
+async fn run(
+    url: &str,
+    ledger: &str,
+    key: &str,
+    what: &str,
+    over_sqlx: bool,
+) -> Result<&'static str, Failed> {
     let what = match what {
         "completes" => What::Completes,
         "refused" => What::Refused,
@@ -222,7 +246,10 @@ async fn run(url: &str, ledger: &str, key: &str, what: &str) -> Result<&'static 
         "torn" => What::Torn,
         other => return Err(format!("{other:?} is not completes, refused, parked or torn").into()),
     };
-    let journal = SqlJournal::open(url).await?;
+    let mut journal = SqlJournal::open(url).await?;
+    if over_sqlx {
+        journal = journal.steps_over(pool(url).await?).await?;
+    }
     let mut options = SagaOptions::default();
     (options.poll_interval, options.wait) = (Duration::from_millis(50), Duration::from_secs(50));
     let app = App { url: url.to_owned(), ledger: ledger.into(), what };

@@ -8,12 +8,12 @@ use sqlx::{AssertSqlSafe, Executor, Row};
 use testkit::services::Service;
 
 use super::place::Place;
-use super::shop::{Shop, worker};
+use super::shop::{Shop, worker_on};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
 async fn once(place: &Place, shop: &Shop, key: &str) {
-    let (sagas, orders) = worker(place.url(), shop).await;
+    let (sagas, orders) = worker_on(place.journal().await, shop);
     let (acme, key, name) = (Scope::tenant("acme").unwrap(), Key::new(key).unwrap(), key.to_owned());
     let end = tokio::time::timeout(PATIENCE, sagas.once(&orders, &acme, &key, &name)).await;
     let end = end.expect("it takes much too long").unwrap();
@@ -25,6 +25,16 @@ async fn once(place: &Place, shop: &Shop, key: &str) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn postgres_conflicts_are_run_again() {
     let Some(place) = Place::postgres().await else { return };
+    conflicts_are_run_again(place).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn postgres_conflicts_are_run_again_over_sqlx() {
+    let Some(place) = Place::sqlx_postgres().await else { return };
+    conflicts_are_run_again(place).await;
+}
+
+async fn conflicts_are_run_again(place: Place) {
     let shop = Shop::new(|nth| match nth {
         1 => Some("DO $$ BEGIN RAISE EXCEPTION 'could not serialize' USING ERRCODE = '40001'; END $$"),
         2 => Some("DO $$ BEGIN RAISE EXCEPTION 'deadlock detected' USING ERRCODE = '40P01'; END $$"),
@@ -36,6 +46,16 @@ async fn postgres_conflicts_are_run_again() {
     let swallows = Shop { swallows: true, ..Shop::new(|nth| (nth == 1).then_some("SELECT 1 / 0")) };
     once(&place, &swallows, "swallowed").await;
     assert_eq!((swallows.runs("swallowed"), place.orders("swallowed").await), (2, 1));
+    // A constraint that is checked at the commit.
+    let pool = place.postgres_pool().await.unwrap();
+    pool.execute(
+        "CREATE TABLE late (n int PRIMARY KEY, of int REFERENCES late DEFERRABLE INITIALLY DEFERRED)",
+    )
+    .await
+    .unwrap();
+    let late = Shop::new(|nth| (nth == 1).then_some("INSERT INTO late VALUES (1, 2)"));
+    once(&place, &late, "late").await;
+    assert_eq!((late.runs("late"), place.orders("late").await), (2, 1));
     place.end().await;
 }
 

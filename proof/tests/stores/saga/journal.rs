@@ -14,8 +14,8 @@ use testkit::services::Service;
 
 use crate::outbox::world::{Mysql, Postgres};
 
-async fn every_law_holds(url: &str) {
-    let journal: Arc<dyn Journal> = Arc::new(SqlJournal::open(url).await.unwrap());
+async fn every_law_holds(journal: SqlJournal) {
+    let journal: Arc<dyn Journal> = Arc::new(journal);
     for (name, law) in LAWS {
         println!("{name}");
         law(&journal).await;
@@ -84,16 +84,24 @@ async fn sealed(url: &str) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn on_postgres_every_law_holds() {
     let Some(world) = Postgres::with(schema(Dialect::Postgres)).await else { return };
-    every_law_holds(&world.url()).await;
+    every_law_holds(SqlJournal::open(&world.url()).await.unwrap()).await;
     world.end().await;
     let Some(world) = Postgres::with(schema(Dialect::Postgres)).await else { return };
     sealed(&world.url()).await;
     world.end().await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn on_postgres_every_law_holds_over_sqlx() {
+    let Some(world) = Postgres::with(schema(Dialect::Postgres)).await else { return };
+    let journal = SqlJournal::open(&world.url()).await.unwrap();
+    every_law_holds(journal.steps_over(world.pool(4).await).await.unwrap()).await;
+    world.end().await;
+}
+
 async fn on(server: Service) {
     let Some(world) = Mysql::with(server, schema(Dialect::Mysql)).await else { return };
-    every_law_holds(&world.url()).await;
+    every_law_holds(SqlJournal::open(&world.url()).await.unwrap()).await;
     world.end().await;
     let Some(world) = Mysql::with(server, schema(Dialect::Mysql)).await else { return };
     sealed(&world.url()).await;

@@ -136,6 +136,7 @@ async fn a_charge_in_doubt_is_parked(place: Place) {
 macro_rules! laws {
     ($($(#[$attribute:meta])? $law:ident),+ $(,)?) => {
         laws!(@ postgres $($(#[$attribute])? $law)+);
+        laws!(@ sqlx_postgres $($(#[$attribute])? $law)+);
         laws!(@ mariadb $($(#[$attribute])? $law)+);
         laws!(@ mysql $($(#[$attribute])? $law)+);
         laws!(@ sqlite $($(#[$attribute])? $law)+);

@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use rusqlite::Connection;
-use semel::saga::sql::schema;
+use semel::saga::sql::{SqlJournal, schema};
 use semel::tx::driver::Dialect;
 use semel::{outbox, saga};
 use sqlx::{AssertSqlSafe, Executor, Row};
@@ -25,6 +25,8 @@ enum Server {
 
 pub struct Place {
     server: Server,
+    /// Atomic steps run over a pool of sqlx.
+    over_sqlx: bool,
     url: String,
     directory: tempfile::TempDir,
 }
@@ -48,6 +50,10 @@ impl Place {
         let tables = format!("{} {} {orders}", schema(Dialect::Postgres), outbox::schema(Dialect::Postgres));
         let world = Postgres::with(&tables).await?;
         Some(Self::new(world.url(), Server::Postgres(world)))
+    }
+
+    pub async fn sqlx_postgres() -> Option<Self> {
+        Some(Self { over_sqlx: true, ..Self::postgres().await? })
     }
 
     pub async fn mariadb() -> Option<Self> {
@@ -78,15 +84,21 @@ impl Place {
             "CREATE TABLE orders (n INTEGER PRIMARY KEY, name TEXT NOT NULL, what TEXT NOT NULL)",
         )
         .unwrap();
-        Some(Self { server: Server::Sqlite(path), url, directory })
+        Some(Self { server: Server::Sqlite(path), over_sqlx: false, url, directory })
     }
 
     fn new(url: String, server: Server) -> Self {
-        Self { server, url, directory: testkit::scratch::directory() }
+        Self { server, over_sqlx: false, url, directory: testkit::scratch::directory() }
     }
 
-    pub fn url(&self) -> &str {
-        &self.url
+    pub async fn journal(&self) -> SqlJournal {
+        let journal = SqlJournal::open(&self.url).await.unwrap();
+        match &self.server {
+            Server::Postgres(world) if self.over_sqlx => {
+                journal.steps_over(world.pool(4).await).await.unwrap()
+            }
+            _ => journal,
+        }
     }
 
     /// `None`: it is another database.
@@ -112,6 +124,7 @@ impl Place {
     pub fn start(&self, key: &str, what: &str, crash_at: Option<&str>) -> Child {
         let mut command = Command::new(env!("CARGO_BIN_EXE_proof-worker"));
         command.arg("saga").arg(&self.url).arg(self.ledger(key)).arg(key).arg(what);
+        command.args(self.over_sqlx.then_some("sqlx"));
         Child::spawn(command, crash_at).unwrap()
     }
 

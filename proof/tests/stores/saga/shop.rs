@@ -80,6 +80,9 @@ impl AtomicStep<Shop> for Create {
 async fn insert(tx: &mut StepTx<'_>, order: &str) -> StepResult<()> {
     if let Some(tx) = tx.postgres() {
         tx.execute("INSERT INTO orders (name, what) VALUES ($1, 'created')", &[&order]).await?;
+    } else if let Some(tx) = tx.sqlx_postgres() {
+        let insert = sqlx::query("INSERT INTO orders (name, what) VALUES ($1, 'created')");
+        insert.bind(order).execute(tx).await?;
     } else if let Some(tx) = tx.mysql() {
         let insert = sqlx::query("INSERT INTO orders (name, what) VALUES (?, 'created')");
         insert.bind(order).execute(tx).await?;
@@ -92,6 +95,8 @@ async fn insert(tx: &mut StepTx<'_>, order: &str) -> StepResult<()> {
 async fn execute(tx: &mut StepTx<'_>, sql: &'static str) -> StepResult<()> {
     if let Some(tx) = tx.postgres() {
         tx.batch_execute(sql).await?;
+    } else if let Some(tx) = tx.sqlx_postgres() {
+        sqlx::raw_sql(sql).execute(tx).await?;
     } else if let Some(tx) = tx.mysql() {
         sqlx::raw_sql(sql).execute(tx).await?;
     }
@@ -126,7 +131,10 @@ async fn order(saga: Saga<Shop>, name: String) -> SagaResult<String> {
 }
 
 pub async fn worker(url: &str, shop: &Shop) -> (Sagas<Shop>, Registered<String, String>) {
-    let journal = SqlJournal::open(url).await.unwrap();
+    worker_on(SqlJournal::open(url).await.unwrap(), shop)
+}
+
+pub fn worker_on(journal: SqlJournal, shop: &Shop) -> (Sagas<Shop>, Registered<String, String>) {
     let mut sagas = SagasBuilder::new(journal, shop.clone());
     let orders = sagas.register(Definition::new("order", 1, order).atomic(Create).step(Hold)).unwrap();
     (sagas.start(), orders)

@@ -57,6 +57,8 @@ pub struct SqlJournal {
     database: Arc<Database>,
     /// The lease has a session of its own: it is renewed however busy the others are.
     lease: Arc<Database>,
+    /// Atomic steps.
+    steps: Arc<Database>,
     /// Starts and changes of many sagas share transactions.
     coalescer: Arc<Coalescer>,
 }
@@ -81,11 +83,62 @@ impl SqlJournal {
             Dialect::Postgres | Dialect::Mysql => Arc::new(Database::new(TABLES, url, LANES)?),
         };
         let coalescer = Arc::new(Coalescer::new(lanes, Arc::clone(&database), Hook::default()));
-        let journal = Self { database, lease: Arc::new(Database::new(TABLES, url, 1)?), coalescer };
+        let (lease, steps) = (Arc::new(Database::new(TABLES, url, 1)?), Arc::clone(&database));
+        let journal = Self { database, lease, steps, coalescer };
         let version = journal.run(|tx| Box::pin(operations::version(tx))).await?;
         let checked = TABLES.check(TABLES.dialect(url)?, version, &journal.database.location());
         checked.map_err(crate::migration::wrong)?;
         Ok(journal)
+    }
+
+    /// Runs the atomic steps of a journal on PostgreSQL over a pool of `sqlx`: they get
+    /// [`StepTx::sqlx_postgres`](super::StepTx::sqlx_postgres) in place of `postgres`. Everything else stays on the
+    /// journal's own sessions.
+    ///
+    /// The pool has to be of the journal's database, and its connections have to find the journal's tables. A step has the
+    /// same limits as on the journal's sessions (`?statement_timeout=`, a minute between two statements, READ COMMITTED);
+    /// nothing of this outlasts its transaction. It waits for a connection as long as the journal waits for its own
+    /// (`?connect_timeout=`), and is then tried again: do not hold a connection of a small pool while you wait for a saga.
+    ///
+    /// ```no_run
+    /// use semel::saga::sql::SqlJournal;
+    /// use semel::saga::{StepError, StepResult, StepTx};
+    ///
+    /// async fn create(tx: &mut StepTx<'_>, sku: &str) -> StepResult<i64> {
+    ///     let tx = tx.sqlx_postgres().ok_or_else(|| StepError::refused("not over sqlx"))?;
+    ///     let insert = sqlx::query_scalar("INSERT INTO orders (sku) VALUES ($1) RETURNING id");
+    ///     Ok(insert.bind(sku).fetch_one(tx).await?)
+    /// }
+    ///
+    /// # async fn open() -> Result<(), Box<dyn std::error::Error>> {
+    /// let url = "postgres://app@db/shop";
+    /// let pool = sqlx::PgPool::connect(url).await?;
+    /// let journal = SqlJournal::open(url).await?.steps_over(pool).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// If the pool is of another database, or finds other tables: what a step writes there would not be in one commit with
+    /// its journal. If one of them does not answer, or the journal is not on PostgreSQL.
+    #[cfg(feature = "sqlx-postgres")]
+    pub async fn steps_over(mut self, pool: sqlx::PgPool) -> Result<Self, StoreError> {
+        let over_pool = self.database.over(pool.clone(), None)?;
+        let ours = self.run(|tx| Box::pin(operations::place(tx))).await?;
+        let theirs = over_pool.run(|tx| Box::pin(operations::place(tx))).await?;
+        let Some(table) = ours.table.filter(|_| ours == theirs) else {
+            let what = match theirs.table {
+                None => "does not find the table semel_saga",
+                Some(_) => "is of another database, server or schema than the journal",
+            };
+            return Err(crate::migration::wrong(format!(
+                "the pool for atomic steps {what} (its database is {:?}, the journal's {:?}); open it with the journal's \
+                 URL and search_path, or make a step on another database keyed and use once_tx there",
+                theirs.database, ours.database
+            )));
+        };
+        self.steps = Arc::new(self.database.over(pool, Some(("semel_saga", table)))?);
+        Ok(self)
     }
 
     /// Decides with another function than [`step`]: a planted bug, for tests.
@@ -176,7 +229,7 @@ impl Journal for SqlJournal {
             let failed = Arc::new(OnceLock::new());
             let of_step = Arc::clone(&failed);
             let ran = self
-                .database
+                .steps
                 .run(move |tx| Box::pin(operations::atomic(tx, number, change, done, work, of_step)))
                 .await;
             match (failed.get(), ran) {

@@ -37,6 +37,23 @@ pub(super) async fn now(tx: &mut OwnTx<'_, '_>) -> Done<StoreTime> {
     row::now(rows.first().ok_or_else(nothing)?)
 }
 
+/// Where a connection to PostgreSQL writes.
+#[cfg(feature = "sqlx-postgres")]
+#[derive(PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) database: String,
+    server_started: i64,
+    /// The number of `semel_saga`, if the `search_path` finds it.
+    pub(super) table: Option<i64>,
+}
+
+#[cfg(feature = "sqlx-postgres")]
+pub(super) async fn place(tx: &mut OwnTx<'_, '_>) -> Done<Place> {
+    let rows = tx.run(&sql::PLACE_POSTGRES, Vec::new()).await?;
+    let row = rows.first().ok_or_else(nothing)?;
+    Ok(Place { database: row.text(0)?.to_owned(), server_started: row.int(1)?, table: row.int_or_null(2)? })
+}
+
 pub(super) fn nothing() -> DriverError {
     DriverError::of(DriverErrorKind::Unreadable, "a statement that always has a row returned none")
 }

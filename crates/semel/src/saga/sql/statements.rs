@@ -69,6 +69,13 @@ pub(super) const NOW: Sql = Sql {
     sqlite: concat!("SELECT ", now!(sqlite)),
 };
 
+/// Which database of which server, and which table in it.
+#[cfg(feature = "sqlx-postgres")]
+pub(super) const PLACE_POSTGRES: Sql = Sql::same(
+    "SELECT current_database()::text, floor(extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint, \
+     to_regclass('semel_saga')::oid::bigint",
+);
+
 pub(super) const JOIN: Sql = Sql {
     postgres: concat!(
         "INSERT INTO semel_saga_worker (lease_until) VALUES (",

@@ -25,6 +25,9 @@ const GRACE: Duration = Duration::from_secs(2);
 /// The first statement of each transaction behind a pooler whose sessions do not wait for the disk.
 const RAISE: &str = "SET LOCAL synchronous_commit = on";
 
+/// How long a session may wait in a transaction for its next statement, in milliseconds.
+pub(crate) const IDLE_MS: u32 = 60_000;
+
 /// How long closing a connection in order may take.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -145,7 +148,7 @@ impl Connections {
             // Our statements are written for READ COMMITTED, whatever the database's default is.
             "-c default_transaction_isolation=read\\ committed -c default_transaction_read_only=off \
              -c statement_timeout={statement_ms} -c lock_timeout={statement_ms} \
-             -c idle_in_transaction_session_timeout=60000 \
+             -c idle_in_transaction_session_timeout={IDLE_MS} \
              -c jit=off -c plan_cache_mode=force_generic_plan -c enable_seqscan=off \
              -c semel.direct=yes"
         );

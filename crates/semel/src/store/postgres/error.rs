@@ -142,7 +142,7 @@ fn class(state: &str) -> &str {
 
 /// Whether an SQLSTATE says that the connection ended, or that the statement's result is unknown. Class 08 comes from
 /// poolers too: PgBouncer sends 08P01 when the server dies in the middle of a statement.
-fn ends_connection(state: &str) -> bool {
+pub(crate) fn ends_connection(state: &str) -> bool {
     state.starts_with("57P") || state.starts_with("08") || state == "40003"
 }
 

@@ -49,7 +49,7 @@ pub struct PostgresOptions {
     pub(super) schema: Option<String>,
     pub(super) prepared: Option<bool>,
     pub(super) connect_timeout: Duration,
-    pub(super) statement_timeout: Duration,
+    pub(crate) statement_timeout: Duration,
     pub(super) tls: Tls,
     pub(super) root_cert: Option<PathBuf>,
     pub(super) edit: Hook<fn(&str) -> String>,

@@ -30,22 +30,28 @@ impl Tx for PgConnection {
         Connection::is_in_transaction(self)
     }
 
-    /// sqlx prepares it once per connection, like the caller's own statements. Where sqlx keeps none of those (a
-    /// cache of 0, for PgBouncer in transaction mode), ours are unnamed too: sqlx would otherwise name them, and
-    /// another connection's statement may have that name on the session that a transaction gets.
     async fn run(&mut self, statement: Statement) -> Result<Rows, DriverError> {
-        let keeps = Connection::cached_statements_size(self) > 0;
-        let query = statement.values.into_iter().fold(sqlx::query(statement.text), bind).persistent(keeps);
-        let mut rows = Rows::default();
-        let mut stream = self.fetch_many(query);
-        while let Some(part) = stream.try_next().await.map_err(explain)? {
-            match part {
-                Either::Left(done) => rows.changed += done.rows_affected(),
-                Either::Right(row) => rows.rows.push(read(&row)?),
-            }
-        }
-        Ok(rows)
+        run(self, statement.values.into_iter().fold(sqlx::query(statement.text), bind)).await
     }
+}
+
+/// sqlx prepares it once per connection, like the caller's own statements. Where sqlx keeps none of those (a cache of 0,
+/// for PgBouncer in transaction mode), ours are unnamed too: sqlx would otherwise name them, and another connection's
+/// statement may have that name on the session that a transaction gets.
+pub(crate) async fn run(
+    connection: &mut PgConnection,
+    query: Query<'_, Postgres, PgArguments>,
+) -> Result<Rows, DriverError> {
+    let keeps = Connection::cached_statements_size(connection) > 0;
+    let mut rows = Rows::default();
+    let mut stream = connection.fetch_many(query.persistent(keeps));
+    while let Some(part) = stream.try_next().await.map_err(explain)? {
+        match part {
+            Either::Left(done) => rows.changed += done.rows_affected(),
+            Either::Right(row) => rows.rows.push(read(&row)?),
+        }
+    }
+    Ok(rows)
 }
 
 impl Lend for sqlx::Transaction<'_, Postgres> {
@@ -94,7 +100,7 @@ fn read(row: &PgRow) -> Result<Row, DriverError> {
     row.columns().iter().enumerate().map(column).collect::<Result<_, _>>().map(Row)
 }
 
-fn explain(error: sqlx::Error) -> DriverError {
+pub(crate) fn explain(error: sqlx::Error) -> DriverError {
     let kind = match &error {
         sqlx::Error::Database(database) => {
             database.code().map_or(DriverErrorKind::Other, |code| kind_of_sqlstate(&code))
