@@ -114,6 +114,13 @@ fn what_to_do(reason: Option<ParkReason>, is_unknown: bool) -> &'static str {
         Some(ParkReason::TooLarge) => {
             "Its journal is full, or a value is too large; the worker's log says which. What can be done:"
         }
+        Some(ParkReason::JournalRefused) if is_unknown => {
+            "The database refused what it writes; the worker's log says why. Repair that, then retry; or look it up \
+             where the effect would be, and record what you found:"
+        }
+        Some(ParkReason::JournalRefused) => {
+            "The database refused what it writes; the worker's log says why. Repair that, then retry:"
+        }
         Some(ParkReason::GuardExpired) if is_unknown => {
             "The participant may have forgotten the key, so it is not called again.\n\
              Look it up where the effect would be, then record what you found:"
@@ -126,7 +133,9 @@ fn what_to_do(reason: Option<ParkReason>, is_unknown: bool) -> &'static str {
             "Its pivot has happened, so nothing can be undone. Repair the cause, then retry; or do it by hand, and \
              record the result:"
         }
-        _ => "Nothing is open any more, so it can go on:",
+        None | Some(ParkReason::UnknownResult | ParkReason::GuardExpired) => {
+            "Nothing is open any more, so it can go on:"
+        }
     }
 }
 
@@ -206,7 +215,26 @@ fn shell_word(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{shell_word, shown_url};
+    use std::collections::BTreeSet;
+
+    use semel::saga::ParkReason;
+
+    use super::{shell_word, shown_url, what_to_do};
+
+    #[test]
+    fn each_reason_has_advice_of_its_own() {
+        let finds_out = |reason| matches!(reason, ParkReason::UnknownResult | ParkReason::GuardExpired);
+        let advice = ParkReason::ALL.map(|reason| what_to_do(Some(reason), finds_out(reason)));
+        assert_eq!(advice.iter().collect::<BTreeSet<_>>().len(), advice.len(), "{advice:?}");
+        for reason in ParkReason::ALL.into_iter().filter(|reason| !finds_out(*reason)) {
+            for is_unknown in [true, false] {
+                let advice = what_to_do(Some(reason), is_unknown);
+                assert!(!advice.contains("Nothing is open"), "{reason:?}: {advice}");
+            }
+        }
+        let refused = what_to_do(Some(ParkReason::JournalRefused), false);
+        assert!(refused.starts_with("The database refused what it writes"), "{refused}");
+    }
 
     #[test]
     fn a_file_is_named_and_a_server_never() {

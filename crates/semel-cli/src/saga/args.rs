@@ -162,7 +162,7 @@ pub(crate) struct Which {
     #[arg(long, value_name = "NAME")]
     pub(crate) name: Option<String>,
     /// All sagas that are parked for these reasons: unknown_result, guard_expired, changed, no_handler, undo_stuck,
-    /// forward_stuck, panicked, too_large
+    /// forward_stuck, panicked, too_large, journal_refused
     #[arg(long, value_name = "REASON,…", value_delimiter = ',', value_parser = parse_reason)]
     pub(crate) reason: Vec<ParkReason>,
     /// With filters: print what would be done, and change nothing
@@ -339,7 +339,8 @@ pub(crate) struct Signal {
 
 /// Say yes to what a saga waits for
 ///
-/// For a saga that waits by `approval`: who and why is recorded. The first decision counts; another one changes nothing.
+/// For a saga that waits by `approval`: who and why is recorded. The first decision counts: the same one again changes
+/// nothing (exit code 0), and after a no this is refused (exit code 1).
 #[derive(Args)]
 #[command(after_help = "\
 Example:
@@ -352,7 +353,8 @@ pub(crate) struct Approve {
 /// Say no to what a saga waits for
 ///
 /// For a saga that waits by `approval`: who and why is recorded, and the saga's code decides what follows; mostly what
-/// happened is undone. The first decision counts; another one changes nothing.
+/// happened is undone. The first decision counts: the same one again changes nothing (exit code 0), and after a yes this is
+/// refused (exit code 1).
 #[derive(Args)]
 #[command(after_help = "\
 Example:

@@ -12,7 +12,11 @@ fn who_approved_and_why_is_recorded_and_the_first_decision_counts() {
     assert!(shop.saga("approve", &[&n, "manager"]).failed(2).contains("--by"));
     let said = shop.decide("approve", &[&n, "manager"]).out();
     assert_eq!(said, format!("saga {n}: manager is approved\n"));
-    assert!(shop.decide("reject", &[&n, "manager"]).out().contains("nothing was changed"));
+    assert!(shop.decide("approve", &[&n, "manager"]).out().contains("nothing was changed"));
+    let opposite = shop.decide("reject", &[&n, "manager"]).failed(1);
+    assert!(opposite.contains(&format!("saga {n} was already approved by ana: I looked")), "{opposite}");
+    let other = shop.decide("approve", &[&n, "boss", "--id", "approval-manager"]).failed(1);
+    assert!(other.contains("it is no decision about \"boss\""), "{other}");
     let shown = shop.saga("show", &[&n, "--json"]).json();
     let body = json!({ "approved": true, "by": "ana", "why": "I looked" });
     assert_eq!((&shown["signals"][0]["name"], &shown["signals"][0]["body"]), (&json!("manager"), &body));

@@ -1,7 +1,9 @@
 //! Decisions about many sagas.
 
+use semel::saga::ParkReason;
 use serde_json::json;
 
+use crate::semel_binary::semel;
 use crate::shop::Shop;
 
 /// Three parked sagas, one of them past its pivot, and one that waits.
@@ -10,6 +12,16 @@ fn shop_with_parked() -> (Shop, [u64; 4]) {
     let numbers = [("gift", "1"), ("gift", "2"), ("checkout", "3"), ("loan", "4")];
     let numbers = numbers.map(|(name, key)| shop.start(name, key));
     (shop, numbers)
+}
+
+#[test]
+fn the_help_lists_each_reason() {
+    for command in ["retry", "compensate", "abandon"] {
+        let help = semel(&["saga", command, "--help"]).out();
+        for reason in ParkReason::ALL {
+            assert!(help.contains(reason.as_str()), "{command}: {}:\n{help}", reason.as_str());
+        }
+    }
 }
 
 #[test]

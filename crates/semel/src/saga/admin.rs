@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use super::approval::Approval;
 use super::entry::{EntryKind, NewEntry, Op, Safe, StepId};
 use super::history::{History, Known, LOOKUP_ATTEMPT, RETRY};
 use super::journal::{
@@ -103,6 +104,27 @@ pub enum AdminError {
          {SIGNAL_ID_BYTES_MAX} bytes)"
     )]
     SignalName,
+    /// Somebody said the opposite before, and the first decision counts.
+    #[error("saga {} was already {decided}", number.0)]
+    AlreadyDecided {
+        /// The saga.
+        number: SagaNumber,
+        /// What they said.
+        decided: Approval,
+    },
+    /// A signal with this id is there, and it does not answer this.
+    #[error(
+        "saga {} has a signal with the id {id:?}, and it is no decision about {name:?}; `semel saga show` prints it; \
+         another id makes this another decision", number.0
+    )]
+    SignalIdTaken {
+        /// The saga.
+        number: SagaNumber,
+        /// The id.
+        id: String,
+        /// What was to be decided.
+        name: String,
+    },
     /// The journal.
     #[error(transparent)]
     Journal(#[from] StoreError),

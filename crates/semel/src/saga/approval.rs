@@ -73,8 +73,9 @@ impl<App: ?Sized, Phase> Saga<App, Phase> {
 }
 
 impl SagaAdmin {
-    /// Says yes to what the saga waits for by this name. The first decision counts: another one is
-    /// [`Already`](Signalled::Already) there. A saga that asks twice by one name is answered by [`decide_as`](Self::decide_as).
+    /// Says yes to what the saga waits for by this name. The first decision counts: the same one again is
+    /// [`Already`](Signalled::Already) there, and the opposite is an error, [`AlreadyDecided`](AdminError::AlreadyDecided).
+    /// A saga that asks twice by one name is answered by [`decide_as`](Self::decide_as).
     pub async fn approve(
         &self,
         number: SagaNumber,
@@ -84,7 +85,7 @@ impl SagaAdmin {
         self.decide_as(number, &approval_id(name), name, &Approval::approved(by)).await
     }
 
-    /// Says no to what the saga waits for by this name.
+    /// Says no to what the saga waits for by this name. The first decision counts, as with [`approve`](Self::approve).
     pub async fn reject(
         &self,
         number: SagaNumber,
@@ -94,7 +95,8 @@ impl SagaAdmin {
         self.decide_as(number, &approval_id(name), name, &Approval::rejected(by)).await
     }
 
-    /// Says yes or no under an id of your own: the same id again is the same decision.
+    /// Says yes or no under an id of your own: the same id again is the same decision, and an error if it was another one,
+    /// or about something else.
     pub async fn decide_as(
         &self,
         number: SagaNumber,
@@ -103,7 +105,30 @@ impl SagaAdmin {
         decided: &Approval,
     ) -> Result<Signalled, AdminError> {
         let body = serde_json::to_vec(decided)?.into();
-        self.signal(number, Signal { id: id.to_owned(), name: name.to_owned(), body }).await
+        let signalled =
+            self.signal(number, Signal { id: id.to_owned(), name: name.to_owned(), body }).await?;
+        match signalled {
+            Signalled::Already => self.same_decision(number, id, name, decided).await,
+            signalled => Ok(signalled),
+        }
+    }
+
+    /// Whether the signal that has this id says the same.
+    async fn same_decision(
+        &self,
+        number: SagaNumber,
+        id: &str,
+        name: &str,
+        decided: &Approval,
+    ) -> Result<Signalled, AdminError> {
+        let Some(loaded) = self.load(number).await? else { return Ok(Signalled::TooLate) };
+        let before = loaded.signals.into_iter().find(|signal| signal.id == id && signal.name == name);
+        let before = before.and_then(|signal| serde_json::from_slice::<Approval>(&signal.body).ok());
+        match before {
+            Some(before) if before.approved == decided.approved => Ok(Signalled::Already),
+            Some(decided) => Err(AdminError::AlreadyDecided { number, decided }),
+            None => Err(AdminError::SignalIdTaken { number, id: id.to_owned(), name: name.to_owned() }),
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker};
 use bytes::Bytes;
 use futures_util::FutureExt;
 
-use crate::saga::definition::{AnyDefinition, CodeEnd};
+use crate::saga::definition::{AnyDefinition, CodeEnd, CodeError};
 use crate::saga::entry::{Entry, EntryKind, Op, StepId};
 use crate::saga::forward::is_same_input;
 use crate::saga::handle::{Ask, Asks, Reply, Wanted};
@@ -64,6 +64,9 @@ pub(super) fn ask_again<App: Send + Sync + ?Sized + 'static>(
     loop {
         if let Poll::Ready(end) = code.poll_unpin(&mut Context::from_waker(Waker::noop())) {
             let end = end.map_err(|_| changed(None, "the code panicked"))?;
+            if let Err(CodeError::Unreadable(why)) = &end {
+                return Err(changed(None, why));
+            }
             return match not_asked(history, &asked) {
                 Some(entry) => {
                     let end = "nothing more: it ended".to_owned();

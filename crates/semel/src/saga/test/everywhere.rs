@@ -1,5 +1,6 @@
 //! Which histories are played.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,15 +9,17 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::fault::{CallFault, CallOp, Fault, Faults, WriteFault};
-use super::play::{JudgeOf, LeftOf, Played, Setup};
+use super::play::{JudgeOf, LeftOf, Setup};
 use super::report::{HistoryEnd, HistoryReport, HistoryViolation, SagaRule};
 use super::watch::{CallSeen, Left};
+use super::ways::{Base, Learns, Next, Ways};
 use super::world::World;
 use crate::intent::fingerprint::Recipe;
 use crate::intent::identity::{Intent, Operation};
 use crate::intent::key::Key;
 use crate::intent::scope::Scope;
 use crate::saga::definition::{AnyDefinition, Definition};
+use crate::saga::entry::StepId;
 use crate::saga::journal::Signal;
 use crate::saga::step::encode;
 
@@ -34,8 +37,11 @@ const SEED: u64 = 1;
 /// | at | what is done |
 /// |---|---|
 /// | each write of the journal | the worker dies before it, or after it, and another one takes over; the saga is cancelled; no worker runs it until its deadline is over |
-/// | each call of a step, a lookup or an undo | the worker dies before it, or after it; the request or the answer is lost; it is refused; it had no effect; with a key: delivered twice |
+/// | each call of a step or an undo | the worker dies before it, or after it; the request or the answer is lost; it is refused; it had no effect; with a key: delivered twice |
+/// | each lookup after a lost request or answer | the worker dies before it, or after it; its answer is lost |
 /// | each call with a key | its result is unknown, and the next attempt is refused, so that the undo gets `None`; the request may arrive when all is over |
+///
+/// Steps that are called only after another one was refused are disturbed on that way, and so is each undo once.
 ///
 /// All this is on a journal in memory and in virtual time: nothing waits, and each run is the same. After each history
 /// the [rules](super::SagaRule) are judged. Say with [`leaves`](Everywhere::leaves) what a saga leaves behind, and more of
@@ -239,6 +245,8 @@ impl<App: Send + Sync + 'static> Everywhere<App> {
             report: HistoryReport::default(),
             completed: None,
             has_deadline,
+            planned: HashSet::new(),
+            ways: Ways::default(),
         };
         // The caller may be in a runtime already.
         let played = std::thread::scope(|scope| scope.spawn(|| run.all()).join());
@@ -261,48 +269,24 @@ struct Run<App> {
     /// What is left when nothing disturbs the saga.
     completed: Option<Box<dyn Left>>,
     has_deadline: bool,
-}
-
-/// A history from which others branch off.
-struct Base {
-    faults: Faults,
-    calls: Vec<CallSeen>,
-    writes: u32,
-}
-
-impl Base {
-    fn of<App>(played: &Played<App>) -> Self {
-        let seen = played.watch.seen();
-        Self { faults: played.faults.clone(), calls: seen.calls.clone(), writes: seen.writes }
-    }
-
-    fn undos(&self) -> usize {
-        self.calls.iter().filter(|call| call.id.op == CallOp::Undo).count()
-    }
+    /// Those that were played, left out, or are not asked for.
+    planned: HashSet<Faults>,
+    ways: Ways,
 }
 
 impl<App: Send + Sync + 'static> Run<App> {
     fn all(&mut self) -> Result<(), Box<HistoryViolation>> {
-        let (undisturbed, base) = self.one(Faults::default(), true)?;
+        let (_, base) = self.one(Faults::default(), true)?;
         (self.report.calls, self.report.writes) = (base.calls.len(), base.writes as usize);
-        if undisturbed == Some(HistoryEnd::Completed) && base.undos() == 0 {
-            let mut undoing = None::<Base>;
-            for faults in self.faults(&base, 0, false) {
-                let refuses = matches!(faults.0[..], [Fault::AtCall { what: CallFault::Refused, .. }]);
-                // What undoes most is learnt from, also when only one history is asked for.
-                let Some((end, base)) = self.one_of(faults, refuses)? else { continue };
-                let undone = refuses && end == Some(HistoryEnd::Undone);
-                if undone && undoing.as_ref().is_none_or(|most| base.undos() > most.undos()) {
-                    undoing = Some(base);
-                }
-            }
-            if let Some(base) = undoing {
-                let first = base.calls.iter().find(|call| call.id.op == CallOp::Undo);
-                let from = first.map_or(base.writes, |call| call.writes.saturating_sub(1));
-                self.each(self.faults(&base, from, true))?;
-            }
-        } else {
-            self.each(self.faults(&base, 0, false))?;
+        self.ways.disturbs(&base);
+        self.each(self.at_all(&base))?;
+        while let Some(next) = self.ways.next() {
+            let faults = match &next {
+                Next::Undos(base, new) => self.at_undos(base, new),
+                Next::Lookups(base, step) => at_lookups(base, step),
+                Next::Steps(base, new) => self.at_steps(base, new),
+            };
+            self.each(faults)?;
         }
         match &self.only {
             Some(only) if self.report.histories == 0 => {
@@ -314,7 +298,18 @@ impl<App: Send + Sync + 'static> Run<App> {
     }
 
     fn each(&mut self, all: Vec<Faults>) -> Result<(), Box<HistoryViolation>> {
-        all.into_iter().try_for_each(|faults| self.one_of(faults, false).map(drop))
+        for faults in all {
+            if !self.planned.insert(faults.clone()) {
+                continue;
+            }
+            // What is on the way is learnt also when only one history is asked for.
+            let learns = Learns::of(&faults).filter(|_| self.planned.len() < self.histories_max);
+            let played = self.one_of(faults, learns.is_some())?;
+            if let (Some((end, base)), Some(learns)) = (played, learns) {
+                self.ways.learn(learns, end, base);
+            }
+        }
+        Ok(())
     }
 
     /// One history, if there is room for it and it is asked for.
@@ -346,7 +341,7 @@ impl<App: Send + Sync + 'static> Run<App> {
         let only_learnt = is_first && self.only.as_ref().is_some_and(|only| *only != faults.to_string());
         runtime.block_on(async {
             let played = self.setup.play(faults).await;
-            let base = Base::of(&played);
+            let base = Base::new(&played);
             if is_first && played.end == Some(HistoryEnd::Completed) {
                 self.completed = played.watch.left();
             }
@@ -359,21 +354,52 @@ impl<App: Send + Sync + 'static> Run<App> {
         })
     }
 
-    /// All that can be done to a history, at its writes after `from`, and at its calls, or its undos only.
-    fn faults(&self, base: &Base, from: u32, undos_only: bool) -> Vec<Faults> {
-        // Calls first: what is found there says most about the mistake.
-        let mut all = Vec::new();
-        for call in base.calls.iter().filter(|call| !undos_only || call.id.op == CallOp::Undo) {
-            let faults = of_call(call).into_iter();
-            all.extend(faults.map(|what| base.faults.and(Fault::AtCall { call: call.id.clone(), what })));
-        }
-        for n in from + 1..=base.writes {
-            let possible = WriteFault::ALL.into_iter();
-            let possible = possible.filter(|what| *what != WriteFault::Deadline || self.has_deadline);
-            all.extend(possible.map(|what| base.faults.and(Fault::AtWrite { n, what })));
-        }
+    /// All that can be done to a history. Calls first: what is found there says most about the mistake.
+    fn at_all(&self, base: &Base) -> Vec<Faults> {
+        let mut all: Vec<_> = base.calls.iter().flat_map(|call| at_call(base, call)).collect();
+        all.extend(self.at_writes(base, 0));
         all
     }
+
+    /// At the undos of these steps, and at the writes from the first of them on.
+    fn at_undos(&self, base: &Base, new: &HashSet<StepId>) -> Vec<Faults> {
+        let undos = || base.of(CallOp::Undo).filter(|call| new.contains(&call.id.step));
+        let mut all: Vec<_> = undos().flat_map(|call| at_call(base, call)).collect();
+        let from = undos().next().map_or(base.writes, |call| call.writes.saturating_sub(1));
+        all.extend(self.at_writes(base, from));
+        all
+    }
+
+    /// At the calls of these steps, and at the writes from the first of them on. What comes after is refused, so that they
+    /// are undone.
+    fn at_steps(&self, base: &Base, new: &HashSet<StepId>) -> Vec<Faults> {
+        let is_new = |call: &&CallSeen| new.contains(&call.id.step);
+        let mut all: Vec<_> =
+            base.of(CallOp::Run).filter(is_new).flat_map(|call| at_call(base, call)).collect();
+        let from_first = base.of(CallOp::Run).skip_while(|call| !is_new(call));
+        let known_after = from_first.filter(|call| !is_new(call));
+        all.extend(known_after.map(|call| base.and_at(call, CallFault::Refused)));
+        let from = base.of(CallOp::Run).find(is_new);
+        let from = from.map_or(base.writes, |call| call.writes.saturating_sub(1));
+        all.extend(self.at_writes(base, from));
+        all
+    }
+
+    fn at_writes(&self, base: &Base, from: u32) -> Vec<Faults> {
+        let possible = |what: &WriteFault| *what != WriteFault::Deadline || self.has_deadline;
+        let of_write =
+            |n| WriteFault::ALL.into_iter().filter(possible).map(move |what| Fault::AtWrite { n, what });
+        (from + 1..=base.writes).flat_map(of_write).map(|fault| base.faults.and(fault)).collect()
+    }
+}
+
+fn at_call(base: &Base, call: &CallSeen) -> Vec<Faults> {
+    of_call(call).into_iter().map(|what| base.and_at(call, what)).collect()
+}
+
+fn at_lookups(base: &Base, step: &StepId) -> Vec<Faults> {
+    let of_step = base.of(CallOp::LookUp).filter(|call| call.id.step == *step);
+    of_step.flat_map(|call| at_call(base, call)).collect()
 }
 
 fn of_call(call: &CallSeen) -> Vec<CallFault> {

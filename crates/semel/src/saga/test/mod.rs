@@ -7,6 +7,7 @@
 //! | module | what it decides |
 //! |---|---|
 //! | `everywhere` | which histories are played |
+//! | `ways` | what is met only on a way that a fault opens: lookups, undos, steps instead of others |
 //! | `fault` | what is done to a history, and where |
 //! | `play` | plays one history: workers, takeovers, the end |
 //! | `process` | a worker that can be killed |
@@ -33,6 +34,7 @@ mod report;
 mod watch;
 mod watched_journal;
 mod watched_step;
+mod ways;
 mod world;
 
 pub use ask_again::ChangedStep;

@@ -38,13 +38,21 @@ async fn who_approved_and_why_is_in_the_journal_and_in_the_codes_hands() {
     let (open, admin, number) = waiting().await;
     assert_eq!(admin.approve(number, "manager", &ann()).await.unwrap(), Signalled::Recorded);
     let bob = DecidedBy::new("bob", "too expensive");
-    assert_eq!(admin.reject(number, "manager", &bob).await.unwrap(), Signalled::Already, "the first counts");
+    // The first one counts: the same again is no news, and the opposite is no success.
+    assert_eq!(admin.approve(number, "manager", &bob).await.unwrap(), Signalled::Already);
+    let opposite = admin.reject(number, "manager", &bob).await.unwrap_err();
+    assert_eq!(opposite.to_string(), "saga 1 was already approved by ann: within the budget");
+    let other =
+        admin.decide_as(number, "approval-manager", "boss", &Approval::approved(&bob)).await.unwrap_err();
+    assert!(matches!(other, AdminError::SignalIdTaken { .. }), "{other}");
     let end = open.once("k").await.unwrap();
     assert_eq!(end, SagaEnd::Completed("approved by ann: within the budget".to_owned()));
     let loaded = admin.load(number).await.unwrap().unwrap();
     let mut signals = loaded.entries.iter().filter(|entry| entry.kind == EntryKind::Signal);
     let seen: Approval = serde_json::from_slice(signals.next().unwrap().body.as_ref().unwrap()).unwrap();
     assert_eq!((seen, signals.count()), (Approval::approved(&ann()), 0));
+    let opposite = admin.reject(number, "manager", &bob).await.unwrap_err();
+    assert!(matches!(opposite, AdminError::AlreadyDecided { .. }), "after the end too: {opposite}");
     let late = admin.decide_as(number, "ticket-7", "manager", &Approval::approved(&ann())).await.unwrap();
     assert_eq!(late, Signalled::TooLate);
 }
@@ -67,10 +75,17 @@ async fn a_wait_ends_and_the_application_may_decide() {
     let end = open.once("k").await.unwrap();
     assert_eq!(end, SagaEnd::Undone { cause: UndoCause::Refused, why: "no decision in time".to_owned() });
 
-    let (open, admin, number) = waiting().await;
+    let (open, _, number) = waiting().await;
     let body = Approval::approved(&ann());
     assert_eq!(open.sagas.signal(number, "ticket-7", "manager", &body).await.unwrap(), Signalled::Recorded);
     assert!(matches!(open.once("k").await.unwrap(), SagaEnd::Completed(_)));
+    let (open, admin, number) = waiting().await;
+    assert_eq!(
+        open.sagas.signal(number, "approval-manager", "manager", &"yes").await.unwrap(),
+        Signalled::Recorded
+    );
+    let no_decision = admin.reject(number, "manager", &ann()).await.unwrap_err();
+    assert!(no_decision.to_string().contains("it is no decision about \"manager\""), "{no_decision}");
     let bad = admin.approve(number, "the manager", &ann()).await;
     assert!(matches!(bad, Err(AdminError::SignalName)));
 }

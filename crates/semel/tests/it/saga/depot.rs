@@ -11,6 +11,7 @@ use semel::saga::{At, LookedUp, Refused, Saga, SagaResult, StepError, StepResult
 pub(super) enum Mistake {
     None,
     UndoIsNotIdempotent,
+    UndoOfTheSecondChoiceIsNotIdempotent,
     UndoFailsForNone,
     UndoDoesNotFenceTheStep,
     UndoNeverWorks,
@@ -18,6 +19,7 @@ pub(super) enum Mistake {
     AnswersAnew,
     LookupNeverFinds,
     LookupAlwaysFinds,
+    LookupFindsOnce,
     RefusesAndTakes,
     RandomInput,
     RandomStep,
@@ -38,6 +40,8 @@ pub(super) struct Ledger {
     pub(super) charges: Vec<String>,
     pub(super) mails: BTreeSet<String>,
     numbers: u32,
+    /// Charges that were looked up.
+    looked_up: BTreeSet<String>,
 }
 
 pub(super) struct Depot {
@@ -83,7 +87,8 @@ impl Depot {
         Ok(if self.has(Mistake::AnswersAnew) { number } else { amount })
     }
 
-    fn release(&self, key: &Key, held: Option<u32>) -> StepResult<()> {
+    /// `repeats`: the mistake by which it gives back twice.
+    fn release(&self, key: &Key, held: Option<u32>, repeats: Mistake) -> StepResult<()> {
         let mut ledger = self.ledger();
         if self.has(Mistake::UndoNeverWorks) {
             return Err(StepError::not_applied("the depot is closed"));
@@ -97,9 +102,7 @@ impl Depot {
         let was = ledger.holds.remove(key.as_str());
         match (was, held) {
             (Some(amount), _) => ledger.stock += i64::from(amount),
-            (None, Some(amount)) if self.has(Mistake::UndoIsNotIdempotent) => {
-                ledger.stock += i64::from(amount)
-            }
+            (None, Some(amount)) if self.has(repeats) => ledger.stock += i64::from(amount),
             (None, _) => {}
         }
         Ok(())
@@ -112,7 +115,17 @@ pub(super) async fn hold(at: At<'_, Depot>, amount: &u32) -> StepResult<u32> {
 }
 
 async fn release(at: At<'_, Depot>, _: &u32, held: Option<u32>) -> StepResult<()> {
-    at.app.release(at.forward_key(), held)
+    at.app.release(at.forward_key(), held, Mistake::UndoIsNotIdempotent)
+}
+
+/// The second choice.
+#[semel::step(keyed, undo = release_elsewhere)]
+pub(super) async fn hold_elsewhere(at: At<'_, Depot>, amount: &u32) -> StepResult<u32> {
+    at.app.hold(at.key(), *amount)
+}
+
+async fn release_elsewhere(at: At<'_, Depot>, _: &u32, held: Option<u32>) -> StepResult<()> {
+    at.app.release(at.forward_key(), held, Mistake::UndoOfTheSecondChoiceIsNotIdempotent)
 }
 
 #[semel::step(opaque, lookup = find, timeout = "10s")]
@@ -126,6 +139,10 @@ pub(super) async fn charge(at: At<'_, Depot>, cents: &u32) -> StepResult<String>
 
 async fn find(at: At<'_, Depot>, cents: &u32) -> LookedUp<String> {
     let charged = at.app.ledger().charges.iter().any(|key| key == at.key().as_str());
+    let again = !at.app.ledger().looked_up.insert(at.key().as_str().to_owned());
+    if again && at.app.has(Mistake::LookupFindsOnce) {
+        return LookedUp::NotApplied;
+    }
     let lies = at.app.has(if charged { Mistake::LookupNeverFinds } else { Mistake::LookupAlwaysFinds });
     if charged != lies { LookedUp::Applied(format!("paid {cents}")) } else { LookedUp::NotApplied }
 }
@@ -161,6 +178,16 @@ pub(super) async fn order(s: Saga<Depot>, amount: u32) -> SagaResult<String> {
     let (paid, s) = s.pivot(charge, cents).await?;
     s.run(mail, paid.clone()).await;
     Ok(if mistake == Mistake::RandomResult { rand().to_string() } else { paid })
+}
+
+/// Takes another depot where the first one refuses.
+#[semel::saga(name = "choice", deadline = "15m")]
+pub(super) async fn choice(s: Saga<Depot>, amount: u32) -> SagaResult<String> {
+    if s.run(hold, amount).await.is_err() {
+        s.run(hold_elsewhere, amount).await?;
+    }
+    let (paid, _) = s.pivot(charge, amount * 100).await?;
+    Ok(paid)
 }
 
 /// Another number each time, in each process.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use semel::saga::test::{Everywhere, HistoryEnd, HistoryViolation, SagaRule, everywhere};
 use semel::saga::{At, Definition, ParkReason, Saga, SagaResult, StepError, StepResult, StepTx};
 
-use super::depot::{Depot, Mistake, order};
+use super::depot::{Depot, Mistake, choice, order};
 
 fn with(mistake: Mistake) -> Everywhere<Depot> {
     everywhere(order, 3, move || Depot::with(mistake)).leaves(|depot| depot.left())
@@ -51,6 +51,7 @@ fn each_mistake_is_found_by_name() {
         (Mistake::AnswersAnew, &[Rule::KeyedStepHonoursItsKey]),
         (Mistake::LookupNeverFinds, &[Rule::LookupTellsTheTruth]),
         (Mistake::LookupAlwaysFinds, &[Rule::LookupTellsTheTruth]),
+        (Mistake::LookupFindsOnce, &[Rule::LookupTellsTheTruth]),
         (Mistake::RefusesAndTakes, &[Rule::RefusedLeavesNothing]),
         (Mistake::RandomInput, &[Rule::SameStepsEachTime]),
         (Mistake::RandomStep, &[Rule::SameStepsEachTime]),
@@ -88,6 +89,50 @@ fn a_violation_names_the_step_the_inputs_and_the_history() {
     );
     let none = with(Mistake::None).only("crash at the weekend").run().unwrap_err();
     assert_eq!(none.rule, SagaRule::HistoryExists);
+}
+
+#[test]
+fn a_lookup_is_disturbed_after_what_made_it_necessary() {
+    for lost in ["answer", "request"] {
+        for fault in ["crash before lookup of", "crash after lookup of", "answer lost: lookup of"] {
+            let history = format!("{lost} lost: charge#0; {fault} charge#0");
+            let report = with(Mistake::None).only(history.as_str()).assert();
+            assert_eq!((report.histories, report.not_reached), (1, 0), "{history}: {report}");
+        }
+    }
+    let violation = found(Mistake::LookupFindsOnce);
+    assert!(violation.history.starts_with("answer lost: charge#0; "), "{violation}");
+}
+
+#[test]
+fn the_undo_of_the_second_choice_is_disturbed() {
+    let with = |mistake| everywhere(choice, 3, move || Depot::with(mistake)).leaves(|depot| depot.left());
+    let report = with(Mistake::None).assert();
+    println!("figures: {report}");
+    assert!(report.undone > 30, "{report}");
+    let second = Mistake::UndoOfTheSecondChoiceIsNotIdempotent;
+    let violation = with(second).run().unwrap_err();
+    assert_eq!(violation.rule, SagaRule::UndoMayBeRepeated, "{violation}");
+    let first = "refused: hold#0; refused: charge#0; ";
+    assert!(violation.history.starts_with(first), "{violation}");
+    assert!(violation.what.contains("undo of hold_elsewhere#0"), "{violation}");
+    assert_eq!(with(second).only(violation.history.clone()).run().unwrap_err(), violation);
+    // The steps of the second way as well.
+    let history = "refused: hold#0; request late, the next one refused: hold_elsewhere#0";
+    assert_eq!(with(Mistake::None).only(history).assert().undone, 1);
+    // Each way that a refusal opens opens another one: the bound is kept, also for a history that there is not.
+    #[semel::saga(name = "stubborn")]
+    async fn stubborn(s: Saga<Depot>, amount: u32) -> SagaResult<u32> {
+        loop {
+            if let Ok(held) = s.run(super::depot::hold, amount).await {
+                return Ok(held);
+            }
+        }
+    }
+    let saga = || everywhere(stubborn, 3, || Depot::with(Mistake::None)).histories_max(100);
+    let report = saga().assert();
+    assert!(report.histories == 100 && report.left_out > 0, "{report}");
+    assert_eq!(saga().only("never").run().unwrap_err().rule, SagaRule::HistoryExists);
 }
 
 #[test]

@@ -167,6 +167,25 @@ async fn a_renamed_step_is_named() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_input_that_todays_code_cannot_read_is_a_change_before_any_step_and_after() {
+    let whole = yesterday(false).await;
+    let mut fresh = whole.clone();
+    fresh.entries.clear();
+    fresh.record.row.status = semel::saga::Status::Running;
+    fresh.record.outcome = None;
+    let folder = stored(&[("fresh.json", &fresh), ("whole.json", &whole)]);
+    let today = Definition::new("order", 1, |_: Saga<Depot>, sku: String| async move {
+        Ok::<_, semel::saga::Refused>(sku)
+    });
+    let report = replay(folder.path(), Depot::with(Mistake::None)).saga(today).run().unwrap();
+    assert_eq!(report.failed().count(), 2, "{report}");
+    for file in report.files {
+        let changed = change(file.result);
+        assert!(changed.why.contains("the saga's input cannot be read"), "{changed}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_cannot_be_replayed_is_no_success() {
     let mut newer = yesterday(false).await;
     newer.record.version = 9;
