@@ -52,7 +52,7 @@ enum Driver {
     #[cfg(all(feature = "sqlx-postgres", feature = "saga"))]
     SqlxPostgres(sqlx_postgres::SqlxPostgres),
     #[cfg(feature = "mysql")]
-    Mysql(mysql::Mysql),
+    Mysql(Box<mysql::Mysql>),
     #[cfg(feature = "sqlite")]
     Sqlite(sqlite::Sqlite),
 }
@@ -66,7 +66,7 @@ impl Database {
             #[cfg(feature = "postgres")]
             Dialect::Postgres => Driver::Postgres(Box::new(postgres::Postgres::new(url, sessions)?)),
             #[cfg(feature = "mysql")]
-            Dialect::Mysql => Driver::Mysql(mysql::Mysql::new(url, sessions)?),
+            Dialect::Mysql => Driver::Mysql(Box::new(mysql::Mysql::new(url, sessions)?)),
             #[cfg(feature = "sqlite")]
             Dialect::Sqlite => Driver::Sqlite(sqlite::Sqlite::new(url)?),
             // Unreachable: a URL of a database that is not built in was refused before.
