@@ -48,11 +48,11 @@ pub(crate) struct Database {
 
 enum Driver {
     #[cfg(feature = "postgres")]
-    Postgres(postgres::Postgres),
+    Postgres(Box<postgres::Postgres>),
     #[cfg(all(feature = "sqlx-postgres", feature = "saga"))]
     SqlxPostgres(sqlx_postgres::SqlxPostgres),
     #[cfg(feature = "mysql")]
-    Mysql(mysql::Mysql),
+    Mysql(Box<mysql::Mysql>),
     #[cfg(feature = "sqlite")]
     Sqlite(sqlite::Sqlite),
 }
@@ -64,9 +64,9 @@ impl Database {
     pub(crate) fn new(tables: Tables, url: &str, sessions: usize) -> Result<Self, StoreError> {
         let driver = match tables.dialect(url)? {
             #[cfg(feature = "postgres")]
-            Dialect::Postgres => Driver::Postgres(postgres::Postgres::new(url, sessions)?),
+            Dialect::Postgres => Driver::Postgres(Box::new(postgres::Postgres::new(url, sessions)?)),
             #[cfg(feature = "mysql")]
-            Dialect::Mysql => Driver::Mysql(mysql::Mysql::new(url, sessions)?),
+            Dialect::Mysql => Driver::Mysql(Box::new(mysql::Mysql::new(url, sessions)?)),
             #[cfg(feature = "sqlite")]
             Dialect::Sqlite => Driver::Sqlite(sqlite::Sqlite::new(url)?),
             // Unreachable: a URL of a database that is not built in was refused before.

@@ -28,7 +28,7 @@ struct Lent {
 
 impl Drop for Lent {
     fn drop(&mut self) {
-        // The work may have begun savepoints that nobody ended.
+        // The work may have begun savepoints that were never ended.
         if !self.has_ended || self.connection.is_in_transaction() {
             self.connection.close_on_drop();
         }

@@ -66,10 +66,14 @@ impl AtomicWork for Pay {
             match self.then {
                 Then::Ends => {}
                 Then::Refuses => return Err(StepError::refused("no money")),
-                Then::Fails => drop(tx.execute("SELECT 1 / 0").await?),
+                Then::Fails => {
+                    tx.execute("SELECT 1 / 0").await?;
+                }
                 Then::Panics => panic!("a step"),
                 Then::Hangs => std::future::pending().await,
-                Then::Commits => drop(tx.execute("COMMIT").await?),
+                Then::Commits => {
+                    tx.execute("COMMIT").await?;
+                }
                 Then::ForgetsASavepoint => {
                     std::mem::forget(tx.begin().await?);
                     return Err(StepError::refused("no money"));
@@ -77,8 +81,12 @@ impl AtomicWork for Pay {
                 Then::LosesItsConnection => {
                     tx.execute("SELECT pg_terminate_backend(pg_backend_pid())").await?;
                 }
-                Then::LosesItsConnectionLate => drop(tx.execute("INSERT INTO late VALUES ('end')").await?),
-                Then::IsRefusedLate => drop(tx.execute("INSERT INTO late VALUES ('refuse')").await?),
+                Then::LosesItsConnectionLate => {
+                    tx.execute("INSERT INTO late VALUES ('end')").await?;
+                }
+                Then::IsRefusedLate => {
+                    tx.execute("INSERT INTO late VALUES ('refuse')").await?;
+                }
                 Then::Shows => {
                     let settings: String = sqlx::query_scalar(SETTINGS).fetch_one(tx).await?;
                     return Ok(settings.into());
