@@ -116,7 +116,7 @@ fn done(step: &str) -> NewEntry {
 }
 
 fn append(epoch: u64) -> RowEvent {
-    RowEvent::Append { epoch, undoing: false }
+    RowEvent::Append { epoch, undoing: false, heeds_cancel: false }
 }
 
 fn suspend(epoch: u64, due_at: Option<StoreTime>, signals: u32) -> RowEvent {
@@ -220,7 +220,7 @@ laws! {
         for late in [
             suspend(1, None, 0),
             RowEvent::BeginUndo { worker, epoch: 1, cause: UndoCause::Refused },
-            RowEvent::End { epoch: 1, retention_ms: None },
+            RowEvent::End { epoch: 1, heeds_cancel: false, retention_ms: None },
         ] {
             assert_eq!(event(journal, number, late).await, RowAnswer::Lost, "{late:?}");
         }
@@ -305,7 +305,17 @@ laws! {
         assert_eq!(send("c").await, Signalled::Recorded);
         assert_eq!(take(journal, worker, &name, 2).await, [number], "a signal wakes it");
         assert_eq!(event(journal, number, RowEvent::Cancel).await, RowAnswer::Done);
-        assert_eq!(event(journal, number, RowEvent::End { epoch: 2, retention_ms: None }).await, RowAnswer::Done);
+        // Its pivot does not begin any more, and it does not complete without one.
+        let pivot = RowEvent::Append { epoch: 2, undoing: false, heeds_cancel: true };
+        let pivot = SagaChange::new(pivot, 0, vec![begin("pivot")]);
+        assert_eq!(change(journal, number, pivot).await, RowAnswer::Refused);
+        assert!(load(journal, number).await.entries.is_empty(), "a pivot began after the cancel");
+        let end = RowEvent::End { epoch: 2, heeds_cancel: true, retention_ms: None };
+        let end = SagaChange::new(end, 0, vec![done("a")]);
+        assert_eq!(change(journal, number, end).await, RowAnswer::Signalled);
+        let loaded = load(journal, number).await;
+        assert_eq!((loaded.entries.len(), loaded.record.row.worker), (1, Some(worker)), "it keeps the saga");
+        assert_eq!(event(journal, number, RowEvent::End { epoch: 2, heeds_cancel: false, retention_ms: None }).await, RowAnswer::Done);
         assert_eq!((send("d").await, send("c").await), (Signalled::TooLate, Signalled::Already));
         assert_eq!(event(journal, number, RowEvent::Cancel).await, RowAnswer::Refused);
     }
@@ -337,7 +347,7 @@ laws! {
         let worker = join(journal).await;
         let saga = new(&unique("end"), Some(worker));
         let number = started(journal, saga.clone()).await;
-        let end = RowEvent::End { epoch: 1, retention_ms: Some(SHORT_MS) };
+        let end = RowEvent::End { epoch: 1, heeds_cancel: false, retention_ms: Some(SHORT_MS) };
         let mut with = SagaChange::new(end, 0, vec![begin("a"), done("a")]);
         with.outcome = Some(Bytes::from_static(b"42"));
         assert_eq!(change(journal, number, with.clone()).await, RowAnswer::Done);
@@ -346,7 +356,7 @@ laws! {
         assert_eq!((loaded.record.row.status, loaded.record.outcome.as_deref()), (Status::Completed, Some(&b"42"[..])));
         assert_eq!(loaded.entries.len(), 2);
         let kept = started(journal, new(&unique("kept"), Some(worker))).await;
-        assert_eq!(event(journal, kept, RowEvent::End { epoch: 1, retention_ms: Some(LONG_MS) }).await, RowAnswer::Done);
+        assert_eq!(event(journal, kept, RowEvent::End { epoch: 1, heeds_cancel: false, retention_ms: Some(LONG_MS) }).await, RowAnswer::Done);
         tokio::time::sleep(Duration::from_millis(SHORT_MS * 2)).await;
         while answered(async || journal.load(number).await).await.is_some() {
             answered(async || journal.sweep(10).await).await;
@@ -408,7 +418,7 @@ laws! {
         let entry = NewEntry { body: Some(large.clone()), ..done("a") };
         let refused = journal.change(number, SagaChange::new(append(1), 0, vec![begin("a"), entry])).await;
         assert_eq!(refused.expect_err("it is too large").kind(), ErrorKind::TooLarge);
-        let end = SagaChange::of(RowEvent::End { epoch: 1, retention_ms: None });
+        let end = SagaChange::of(RowEvent::End { epoch: 1, heeds_cancel: false, retention_ms: None });
         let end = SagaChange { outcome: Some(large.clone()), ..end };
         let refused = journal.change(number, end).await;
         assert_eq!(refused.expect_err("it is too large").kind(), ErrorKind::TooLarge);
@@ -428,7 +438,7 @@ laws! {
         for _ in 0..4 {
             numbers.push(started(journal, new(&name, Some(worker))).await);
         }
-        assert_eq!(event(journal, numbers[1], RowEvent::End { epoch: 1, retention_ms: None }).await, RowAnswer::Done);
+        assert_eq!(event(journal, numbers[1], RowEvent::End { epoch: 1, heeds_cancel: false, retention_ms: None }).await, RowAnswer::Done);
         let list = async |filter: SagaFilter| {
             let listed = answered(async || journal.list(filter.clone()).await).await;
             listed.into_iter().map(|record| record.number).collect::<Vec<_>>()
@@ -535,7 +545,7 @@ laws! {
                     assert_eq!(event(journal, *number, RowEvent::Cancel).await, RowAnswer::Done);
                 }
             }
-            let mut end = SagaChange::new(RowEvent::End { epoch: 1, retention_ms: None }, 5, vec![done("4")]);
+            let mut end = SagaChange::new(RowEvent::End { epoch: 1, heeds_cancel: false, retention_ms: None }, 5, vec![done("4")]);
             end.outcome = Some(Bytes::from(number.0.to_string()));
             assert_eq!(change(journal, *number, end).await, RowAnswer::Done);
         })).await;

@@ -74,7 +74,8 @@ impl<App: Send + Sync + ?Sized + 'static> Work<App> {
         done.input = first.then_some(input);
         let entries = std::mem::take(&mut self.pending);
         let from_seq = self.history.next_seq() - entries.len() as u32;
-        let event = RowEvent::Append { epoch: self.epoch, undoing: self.is_undoing() };
+        let heeds_cancel = op == Op::Pivot && self.may_still_be_undone();
+        let event = RowEvent::Append { epoch: self.epoch, undoing: self.is_undoing(), heeds_cancel };
         let change = SagaChange::new(event, from_seq, entries.clone());
         let work: Arc<dyn AtomicWork> =
             Arc::new(Attempt { step: handler, call, undo, is_undo: op == Op::Undo });
@@ -107,6 +108,11 @@ impl<App: Send + Sync + ?Sized + 'static> Work<App> {
                 let failed = entry(kind, step, op, attempt, Some(text(&why)));
                 self.note(NewEntry { input: done.input, ..failed });
                 Ok(())
+            }
+            // Perhaps it was cancelled before this pivot.
+            Some(AtomicEnd::Lost) if heeds_cancel => {
+                self.reload(from_seq, entries).await?;
+                if self.cancelled { Ok(()) } else { Err(Stop::Left(Left::Lost)) }
             }
             Some(AtomicEnd::Lost) => Err(Stop::Left(Left::Lost)),
             // The transaction may have been committed: the row is read when it has let go of it.

@@ -3,7 +3,6 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
 use std::future::Future;
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -31,6 +30,17 @@ const RETRY: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_se
 
 /// Moments that are remembered; what is due at others waits for the next poll.
 const DUES_MAX: usize = 10_000;
+
+/// How much longer than its answer was waited for a request may still be carried out.
+const CARRIED_OUT_LATE: Duration = Duration::from_secs(5);
+
+/// A request whose answer was lost may still be carried out.
+#[derive(Clone, Copy)]
+struct Doubt {
+    until: Instant,
+    /// Nobody has looked for what it did since.
+    is_new: bool,
+}
 
 /// Who waits for an end, by saga.
 type Waiting = HashMap<SagaNumber, Vec<oneshot::Sender<EndReport>>>;
@@ -67,7 +77,7 @@ pub(super) struct Engine<App: ?Sized> {
     /// a saga until the saga is in `at_work`.
     pub(super) handing_over: RwLock<()>,
     /// An answer was lost: this worker may have sagas that it does not know.
-    pub(super) in_doubt: AtomicBool,
+    in_doubt: Mutex<Option<Doubt>>,
     waiting: Mutex<Waiting>,
 }
 
@@ -103,7 +113,7 @@ impl<App: Send + Sync + ?Sized + 'static> Engine<App> {
             dues: Mutex::default(),
             at_work: Mutex::default(),
             handing_over: RwLock::default(),
-            in_doubt: AtomicBool::new(false),
+            in_doubt: Mutex::default(),
             waiting: Mutex::default(),
         }
     }
@@ -244,6 +254,23 @@ impl<App: Send + Sync + ?Sized + 'static> Engine<App> {
         dues.peek().map(|Reverse(due)| *due)
     }
 
+    /// An answer was lost by which this worker may have sagas: they are looked for until it is certain.
+    pub(super) fn doubts(&self) {
+        let until = Instant::now() + self.options.journal_timeout + CARRIED_OUT_LATE;
+        let mut in_doubt = self.in_doubt.lock().unwrap_or_else(PoisonError::into_inner);
+        *in_doubt = Some(Doubt { until, is_new: true });
+    }
+
+    /// Whether to look now for sagas that this worker may have: at once, with each poll, and once more at the end. `since`:
+    /// how long ago it looked last.
+    pub(super) fn looks_for_lost(&self, since: Duration) -> bool {
+        let mut in_doubt = self.in_doubt.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(doubt) = *in_doubt else { return false };
+        let is_over = Instant::now() >= doubt.until;
+        *in_doubt = (!is_over).then_some(Doubt { is_new: false, ..doubt });
+        is_over || doubt.is_new || since >= self.options.poll_interval / 2
+    }
+
     fn at_work(&self) -> MutexGuard<'_, HashMap<SagaNumber, u32>> {
         self.at_work.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -271,10 +298,10 @@ impl<App: Send + Sync + ?Sized + 'static> Engine<App> {
     }
 
     /// Is notified when this process leaves the saga. Ask the journal after this call: earlier changes are not reported.
-    pub(super) fn wait_for(&self, number: SagaNumber) -> Waiter<'_, App> {
+    pub(super) fn wait_for(self: &Arc<Self>, number: SagaNumber) -> Waiter<App> {
         let (notify, left) = oneshot::channel();
         self.waiting().entry(number).or_default().push(notify);
-        Waiter { engine: self, number, left }
+        Waiter { engine: Arc::clone(self), number, left }
     }
 
     /// How many sagas somebody waits for.
@@ -308,19 +335,19 @@ pub(super) enum Unwritten {
 }
 
 /// Somebody waits for an end. Dropped, it is forgotten.
-pub(super) struct Waiter<'e, App: Send + Sync + ?Sized + 'static> {
-    engine: &'e Engine<App>,
+pub(super) struct Waiter<App: Send + Sync + ?Sized + 'static> {
+    engine: Arc<Engine<App>>,
     number: SagaNumber,
     left: oneshot::Receiver<EndReport>,
 }
 
-impl<App: Send + Sync + ?Sized + 'static> Waiter<'_, App> {
+impl<App: Send + Sync + ?Sized + 'static> Waiter<App> {
     pub(super) async fn left(&mut self) -> Option<EndReport> {
         (&mut self.left).await.ok()
     }
 }
 
-impl<App: Send + Sync + ?Sized + 'static> Drop for Waiter<'_, App> {
+impl<App: Send + Sync + ?Sized + 'static> Drop for Waiter<App> {
     fn drop(&mut self) {
         self.left.close();
         let mut waiting = self.engine.waiting();

@@ -114,7 +114,9 @@ impl<App: Send + Sync + ?Sized + 'static> Work<App> {
                     open.extend(new.into_iter().map(|ask| Open { ask, running: false }));
                 }
                 Seen::Idle => {}
-                Seen::Pending => self.write().await?,
+                Seen::Pending => {
+                    self.write().await?;
+                }
             }
             if let Some(why) = asks.wrong() {
                 self.finish_calls(&mut calls).await?;
@@ -479,6 +481,9 @@ impl<App: Send + Sync + ?Sized + 'static> Work<App> {
             (Ok(_), Some(step)) => {
                 let why = format!("the code ended without the result of {step}, which it had begun");
                 Err(self.park(ParkReason::UnknownResult, None, &why).await)
+            }
+            (Ok(_), None) if self.cancelled && self.may_still_be_undone() => {
+                Err(self.begin_undo(UndoCause::Cancelled, "cancelled").await)
             }
             // What its steps came to is written all the same.
             (Ok(result), None) if result.len() > BODY_BYTES_MAX => {

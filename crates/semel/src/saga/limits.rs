@@ -1,7 +1,8 @@
 //! How many calls of one kind of step are under way at once: a kind that hangs does not take all places of the process.
 //!
 //! A saga whose step finds no room gives its place back and waits in memory; where as many wait already as may be
-//! called, it waits in the journal, and no more sagas with this step are taken: other processes may have room.
+//! called, it waits in the journal, and sagas with this step are taken now and then only: other processes may have room,
+//! and what does not need the step any more (a deadline passed, it was cancelled) goes on.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use crate::intent::policy::millis;
 use crate::stop;
 
 /// How long one that found no room to wait stays in the journal.
-const PAUSE: Duration = Duration::from_secs(10);
+pub(super) const PAUSE: Duration = Duration::from_secs(10);
 
 /// Of every kind of step, by name: a name that several sagas declare is one kind.
 pub(super) struct StepLimits(HashMap<&'static str, Kind>);
@@ -79,6 +80,7 @@ impl<App: Send + Sync + ?Sized + 'static> Work<App> {
     /// Waits until this step may be called, or until something else has to be done first: look at everything again.
     /// Meanwhile the saga has no place of the process. Nothing of it may be under way.
     pub(super) async fn wait_to_enter(&mut self, step: &str) -> Going<()> {
+        self.reserved = None;
         self.write().await?;
         let Some(kind) = self.engine.limits.0.get(step).cloned() else { return Ok(()) };
         self.engine.metrics.step_waits(step);
@@ -114,7 +116,8 @@ impl<App: Send + Sync + ?Sized + 'static> Work<App> {
             () = stop::asked_to_stop(&mut stopping) => None,
             place = place => place.ok(),
         };
-        Ok(())
+        // It may have waited for long: somebody may have cancelled it.
+        self.read_signals().await
     }
 }
 

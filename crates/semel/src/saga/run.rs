@@ -20,7 +20,7 @@ use super::call::{Target, text};
 use super::definition::AnyDefinition;
 use super::engine::{Engine, Unwritten};
 use super::entry::{EntryKind, NewEntry, Op, Safe, StepId};
-use super::history::{History, START_MAX};
+use super::history::{History, Known, START_MAX};
 use super::journal::{Loaded, SagaChange, SagaNumber, SagaRecord, Signal, TakenSaga};
 use super::limits::CallPermit;
 use super::metrics::run_span;
@@ -225,25 +225,35 @@ impl<App: Send + Sync + ?Sized + 'static> Work<App> {
         self.pending.push(entry);
     }
 
-    /// Writes what is pending. After it the journal has everything the history has.
-    pub(super) async fn write(&mut self) -> Going<()> {
+    /// Writes what is pending. After it the journal has everything the history has. `false`: the saga was cancelled
+    /// before its pivot began, so that nothing begins.
+    pub(super) async fn write(&mut self) -> Going<bool> {
         if self.pending.is_empty() {
-            return Ok(());
+            return Ok(true);
         }
-        let event = RowEvent::Append { epoch: self.epoch, undoing: self.is_undoing() };
-        self.change(event, None).await.map(|_| ())
+        // Only the first entry of a step has its input.
+        let begins_pivot = |entry: &NewEntry| {
+            (entry.op, entry.kind) == (Op::Pivot, EntryKind::Begin) && entry.input.is_some()
+        };
+        let heeds_cancel = !self.is_undoing() && self.pending.iter().any(begins_pivot);
+        let event = RowEvent::Append { epoch: self.epoch, undoing: self.is_undoing(), heeds_cancel };
+        Ok(self.change(event, None).await? != RowAnswer::Refused)
     }
 
-    /// Writes what is pending. `false`: it took so long that a call must not be made any more, because what is known of
-    /// its end counts from its beginning.
+    /// Writes what is pending. `false`: a call must not be made any more. It took too long, because what is known of its
+    /// end counts from its beginning, or the saga was cancelled before its pivot.
     pub(super) async fn write_in_time(&mut self) -> Going<bool> {
         let sent = Instant::now();
-        self.write().await?;
-        Ok(sent.elapsed() < START_MAX)
+        Ok(self.write().await? && sent.elapsed() < START_MAX)
     }
 
     /// A call that was begun is not made.
     pub(super) fn note_not_sent(&mut self, target: &Target) {
+        let progress = self.history.progress(&target.step, target.op == Op::Undo);
+        if !progress.is_some_and(|known| (known.attempts, known.state) == (target.attempt, Known::Nothing)) {
+            // Its beginning is not in the journal.
+            return;
+        }
         let why = text("the journal answered late, so nothing was sent");
         self.note(entry(EntryKind::Failed, &target.step, target.op, target.attempt, Some(why)));
     }
@@ -269,6 +279,12 @@ impl<App: Send + Sync + ?Sized + 'static> Work<App> {
         let (answer, Some(row)) = (changed.answer, changed.row) else {
             return Err(Stop::Left(Left::Lost));
         };
+        if answer == RowAnswer::Refused && row.cancelled && matches!(event, RowEvent::Append { .. }) {
+            // Cancelled before its pivot. What ended until now is written with the next change.
+            let ended = entries.into_iter().filter(|entry| entry.kind != EntryKind::Begin).collect();
+            self.reload(from_seq, ended).await?;
+            return Ok(answer);
+        }
         if matches!(answer, RowAnswer::Lost | RowAnswer::Refused) {
             return Err(Stop::Left(Left::Lost));
         }
@@ -287,6 +303,9 @@ impl<App: Send + Sync + ?Sized + 'static> Work<App> {
     /// Reads the journal anew after an answer was lost. Entries that it does not have are pending again.
     pub(super) async fn reload(&mut self, from_seq: u32, entries: Vec<NewEntry>) -> Going<()> {
         let loaded = self.load().await?;
+        self.signals = loaded.signals;
+        self.signals_known = loaded.record.row.signals;
+        self.cancelled = loaded.record.row.cancelled;
         self.history = History::new(loaded.entries);
         if self.history.next_seq() == from_seq {
             entries.into_iter().for_each(|entry| self.note(entry));
@@ -337,7 +356,8 @@ impl<App: Send + Sync + ?Sized + 'static> Work<App> {
         }
     }
 
-    async fn read_signals(&mut self) -> Going<()> {
+    /// Reads the signals, and whether it was cancelled.
+    pub(super) async fn read_signals(&mut self) -> Going<()> {
         let loaded = self.load().await?;
         self.signals = loaded.signals;
         self.signals_known = loaded.record.row.signals;
@@ -396,7 +416,12 @@ impl<App: Send + Sync + ?Sized + 'static> Work<App> {
             crate::intent::policy::Retention::Ms(ms) => Some(ms),
             crate::intent::policy::Retention::Forever => None,
         };
-        self.change(RowEvent::End { epoch: self.epoch, retention_ms }, outcome.clone()).await?;
+        let heeds_cancel = self.may_still_be_undone();
+        let event = RowEvent::End { epoch: self.epoch, heeds_cancel, retention_ms };
+        if self.change(event, outcome.clone()).await? == RowAnswer::Signalled {
+            self.read_signals().await?;
+            return Err(self.begin_undo(UndoCause::Cancelled, "cancelled").await);
+        }
         self.record.outcome = outcome.or(self.record.outcome.take());
         self.engine.metrics.ended(&self.record.name, self.record.row.status);
         Ok(Left::Ended)

@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio::time::Instant;
+use tracing::Instrument;
 
 use super::definition::{AnyDefinition, Definition, DefinitionError};
 use super::engine::{Engine, Waiter};
@@ -239,6 +240,9 @@ pub enum Requested {
     Stale,
 }
 
+/// A saga that has begun, and if it began here what reports its end.
+type Begun<App> = (SagaNumber, Option<Waiter<App>>);
+
 impl<App: Send + Sync + ?Sized + 'static> Sagas<App> {
     /// Runs a saga once: the same key is the same saga, and gets the same end. Waits for it, at most as long as
     /// [`SagaOptions::wait`] says; the saga goes on without its caller.
@@ -276,7 +280,7 @@ impl<App: Send + Sync + ?Sized + 'static> Sagas<App> {
         scope: &Scope,
         key: &Key,
         input: &In,
-    ) -> Result<(SagaNumber, Option<Waiter<'_, App>>), SagaError> {
+    ) -> Result<Begun<App>, SagaError> {
         let engine = &self.engine;
         let Some(definition) = engine.definition(&of.name) else {
             return Err(SagaError::Value(format!("{} is registered elsewhere, not here", of.name)));
@@ -303,57 +307,12 @@ impl<App: Send + Sync + ?Sized + 'static> Sagas<App> {
             deadline_ms: definition.deadline().map(millis),
             worker,
         };
-        let _handing_over = engine.handing_over.read().await;
-        let asked = engine.journal.start(saga.clone());
-        let started = tokio::time::timeout(engine.options.journal_timeout, asked).await;
-        let started = match started {
-            Ok(Ok(started)) => started,
-            failed => {
-                // It may be ours now.
-                engine.in_doubt.store(true, Ordering::SeqCst);
-                engine.woken.notify_one();
-                return Err(failed.map_or(SagaError::JournalTimeout, |failed| match failed {
-                    Ok(_) => SagaError::JournalTimeout,
-                    Err(error) => SagaError::Journal(error),
-                }));
-            }
-        };
-        match started {
-            SagaStarted::New { number, row, now } => {
-                point(AFTER_SAGA_START);
-                engine.metrics.started(&of.name);
-                let Some(worker) = worker else {
-                    engine.woken.notify_one();
-                    return Ok((number, None));
-                };
-                let NewSaga { intent, fingerprint, name, version, input, .. } = saga;
-                let (outcome, created_at) = (None, now);
-                let record = SagaRecord {
-                    number,
-                    row,
-                    intent,
-                    fingerprint,
-                    name,
-                    version,
-                    input,
-                    outcome,
-                    created_at,
-                };
-                let loaded = Loaded { record, entries: Vec::new(), signals: Vec::new(), now };
-                // Before it runs: its end is reported to who waits by then.
-                let waiter = engine.wait_for(number);
-                let taken = TakenSaga { number, row, taken_over: false };
-                engine.begin(worker, taken, permit, Some((loaded, Instant::now())));
-                Ok((number, Some(waiter)))
-            }
-            SagaStarted::Existing(record) => match fingerprint.compare(&record.fingerprint) {
-                Comparison::Different => Err(SagaError::Mismatch),
-                _ => {
-                    engine.metrics.suppressed();
-                    Ok((record.number, None))
-                }
-            },
-        }
+        // In a task of its own: a caller that goes away must not leave a saga that this worker has and nobody runs.
+        let (begun, answer) = oneshot::channel();
+        let starting = Arc::clone(engine).start_saga(saga, permit);
+        engine.spawn(async move { drop(begun.send(starting.await)) }.in_current_span());
+        // Its runtime ended.
+        answer.await.unwrap_or(Err(SagaError::JournalTimeout))
     }
 
     /// Waits for the end of a saga.
@@ -368,7 +327,7 @@ impl<App: Send + Sync + ?Sized + 'static> Sagas<App> {
     async fn wait<Out: DeserializeOwned>(
         &self,
         number: SagaNumber,
-        mut begun: Option<Waiter<'_, App>>,
+        mut begun: Option<Waiter<App>>,
     ) -> Result<SagaEnd<Out>, SagaError> {
         let until = Instant::now() + self.engine.options.wait;
         loop {
@@ -475,6 +434,66 @@ impl<App: Send + Sync + ?Sized + 'static> Sagas<App> {
     /// another process goes on at once. Returns how many sagas were still in a call.
     pub async fn drain(&self, limit: Duration) -> usize {
         self.engine.drain(limit).await
+    }
+}
+
+impl<App: Send + Sync + ?Sized + 'static> Engine<App> {
+    /// Starts the saga unless its intent has one, and runs it if it is this worker's.
+    async fn start_saga(
+        self: Arc<Self>,
+        saga: NewSaga,
+        permit: Option<OwnedSemaphorePermit>,
+    ) -> Result<Begun<App>, SagaError> {
+        let _handing_over = self.handing_over.read().await;
+        let asked = self.journal.start(saga.clone());
+        let started = match tokio::time::timeout(self.options.journal_timeout, asked).await {
+            Ok(Ok(started)) => started,
+            failed => {
+                // It may be ours now.
+                self.doubts();
+                self.woken.notify_one();
+                return Err(failed.map_or(SagaError::JournalTimeout, |failed| match failed {
+                    Ok(_) => SagaError::JournalTimeout,
+                    Err(error) => SagaError::Journal(error),
+                }));
+            }
+        };
+        match started {
+            SagaStarted::New { number, row, now } => {
+                point(AFTER_SAGA_START);
+                self.metrics.started(&saga.name);
+                let NewSaga { intent, fingerprint, name, version, input, worker, .. } = saga;
+                let Some(worker) = worker else {
+                    self.woken.notify_one();
+                    return Ok((number, None));
+                };
+                let (outcome, created_at) = (None, now);
+                let record = SagaRecord {
+                    number,
+                    row,
+                    intent,
+                    fingerprint,
+                    name,
+                    version,
+                    input,
+                    outcome,
+                    created_at,
+                };
+                let loaded = Loaded { record, entries: Vec::new(), signals: Vec::new(), now };
+                // Before it runs: its end is reported to who waits by then.
+                let waiter = self.wait_for(number);
+                let taken = TakenSaga { number, row, taken_over: false };
+                self.begin(worker, taken, permit, Some((loaded, Instant::now())));
+                Ok((number, Some(waiter)))
+            }
+            SagaStarted::Existing(record) => match saga.fingerprint.compare(&record.fingerprint) {
+                Comparison::Different => Err(SagaError::Mismatch),
+                _ => {
+                    self.metrics.suppressed();
+                    Ok((record.number, None))
+                }
+            },
+        }
     }
 }
 

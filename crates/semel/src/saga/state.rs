@@ -187,6 +187,8 @@ pub enum RowEvent {
         epoch: u64,
         /// Whether the worker undoes.
         undoing: bool,
+        /// With it the pivot begins: not once somebody asked to cancel it.
+        heeds_cancel: bool,
     },
     /// Its worker lets go of it until something happens.
     Suspend {
@@ -212,6 +214,8 @@ pub enum RowEvent {
     End {
         /// The worker's epoch.
         epoch: u64,
+        /// It goes forward, and no pivot was begun: if somebody asked to cancel it, it is undone.
+        heeds_cancel: bool,
         /// How long it is kept, in ms; `None` is for ever.
         retention_ms: Option<u64>,
     },
@@ -252,7 +256,7 @@ pub enum RowAnswer {
     Done,
     /// It was so before: the answer was lost, and it was asked again.
     Already,
-    /// Signals came that the worker did not know: it still has the saga, and goes on.
+    /// Signals came that the worker did not know, or it was cancelled: it still has the saga, and goes on.
     Signalled,
     /// The epoch is over, or the worker no longer has the saga: stop.
     Lost,
@@ -328,7 +332,12 @@ impl SagaRow {
 pub fn step(row: &SagaRow, event: &RowEvent, now: StoreTime) -> RowChange {
     match *event {
         // Undoing has an epoch of its own; that the worker says what it does is a second lock on the same door.
-        RowEvent::Append { epoch, undoing } if row.is_of(epoch) && undoing == row.undo.is_some() => {
+        RowEvent::Append { epoch, undoing, heeds_cancel }
+            if row.is_of(epoch) && undoing == row.undo.is_some() =>
+        {
+            if heeds_cancel && row.cancelled {
+                return RowChange::nothing(RowAnswer::Refused);
+            }
             RowChange { answer: RowAnswer::Done, row: None, writes_entries: true }
         }
         RowEvent::Append { .. } => RowChange::nothing(RowAnswer::Lost),
@@ -342,13 +351,16 @@ pub fn step(row: &SagaRow, event: &RowEvent, now: StoreTime) -> RowChange {
             let repeated = is_mine && row.undo == Some(cause);
             RowChange::nothing(if repeated { RowAnswer::Already } else { RowAnswer::Lost })
         }
-        RowEvent::End { epoch, retention_ms } => {
+        RowEvent::End { epoch, heeds_cancel, retention_ms } => {
             let status = if row.undo.is_some() { Status::Undone } else { Status::Completed };
             if row.status == status && row.epoch == epoch {
                 return RowChange::nothing(RowAnswer::Already);
             }
             if !row.is_of(epoch) {
                 return RowChange::nothing(RowAnswer::Lost);
+            }
+            if heeds_cancel && row.cancelled {
+                return RowChange { answer: RowAnswer::Signalled, row: None, writes_entries: true };
             }
             RowChange::put(ended(row, status, retention_ms, now))
         }

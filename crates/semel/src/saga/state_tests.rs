@@ -27,9 +27,10 @@ fn completed() -> SagaRow {
     SagaRow { status: Status::Completed, worker: None, expires_at: Some(StoreTime(9_000)), ..running() }
 }
 
-fn rows() -> [(&'static str, SagaRow); 6] {
+fn rows() -> [(&'static str, SagaRow); 7] {
     [
         ("running", running()),
+        ("cancelled", SagaRow { cancelled: true, signals: 1, ..running() }),
         ("undoing", undoing()),
         ("waiting", waiting()),
         ("parked", parked()),
@@ -38,18 +39,20 @@ fn rows() -> [(&'static str, SagaRow); 6] {
     ]
 }
 
-fn events() -> [(&'static str, RowEvent); 12] {
+fn events() -> [(&'static str, RowEvent); 14] {
     let (epoch, retention_ms) = (3, Some(100));
     [
-        ("append", RowEvent::Append { epoch, undoing: false }),
-        ("append to undo", RowEvent::Append { epoch, undoing: true }),
+        ("append", RowEvent::Append { epoch, undoing: false, heeds_cancel: false }),
+        ("begin the pivot", RowEvent::Append { epoch, undoing: false, heeds_cancel: true }),
+        ("append to undo", RowEvent::Append { epoch, undoing: true, heeds_cancel: false }),
         ("wait", RowEvent::Suspend { epoch, park: None, due_at: Some(StoreTime(1_500)), signals: 0 }),
         (
             "park",
             RowEvent::Suspend { epoch, park: Some(ParkReason::UnknownResult), due_at: None, signals: 0 },
         ),
         ("begin to undo", RowEvent::BeginUndo { worker: ME, epoch, cause: UndoCause::Refused }),
-        ("end", RowEvent::End { epoch, retention_ms }),
+        ("end", RowEvent::End { epoch, heeds_cancel: false, retention_ms }),
+        ("end before a pivot", RowEvent::End { epoch, heeds_cancel: true, retention_ms }),
         ("take", RowEvent::Take { worker: OTHER, orphaned: false }),
         ("take from one that ended", RowEvent::Take { worker: OTHER, orphaned: true }),
         ("signal", RowEvent::Signal),
@@ -63,18 +66,20 @@ fn events() -> [(&'static str, RowEvent); 12] {
 #[test]
 fn every_status_and_event() {
     let table = "
-        append:                   running=Done,- undoing=Lost waiting=Lost parked=Lost completed=Lost stale=Lost
-        append to undo:           running=Lost undoing=Done,- waiting=Lost parked=Lost completed=Lost stale=Lost
-        wait:                     running=Done,waiting undoing=Done,undoing waiting=Already parked=Already completed=Lost stale=Lost
-        park:                     running=Done,parked undoing=Done,parked waiting=Already parked=Already completed=Lost stale=Lost
-        begin to undo:            running=Done,undoing undoing=Lost waiting=Lost parked=Lost completed=Lost stale=Lost
-        end:                      running=Done,completed undoing=Done,undone waiting=Lost parked=Lost completed=Already stale=Lost
-        take:                     running=Refused undoing=Refused waiting=Refused parked=Refused completed=Refused stale=Refused
-        take from one that ended: running=Done,running undoing=Done,undoing waiting=Refused parked=Refused completed=Refused stale=Done,running
-        signal:                   running=Done,running undoing=Done,undoing waiting=Done,waiting parked=Done,parked completed=Refused stale=Done,running
-        decide:                   running=Refused undoing=Refused waiting=Refused parked=Done,waiting completed=Refused stale=Lost
-        compensate:               running=Refused undoing=Refused waiting=Refused parked=Done,undoing completed=Refused stale=Lost
-        abandon:                  running=Refused undoing=Refused waiting=Refused parked=Done,abandoned completed=Refused stale=Lost
+        append:                   running=Done,- cancelled=Done,- undoing=Lost waiting=Lost parked=Lost completed=Lost stale=Lost
+        begin the pivot:          running=Done,- cancelled=Refused undoing=Lost waiting=Lost parked=Lost completed=Lost stale=Lost
+        append to undo:           running=Lost cancelled=Lost undoing=Done,- waiting=Lost parked=Lost completed=Lost stale=Lost
+        wait:                     running=Done,waiting cancelled=Signalled,- undoing=Done,undoing waiting=Already parked=Already completed=Lost stale=Lost
+        park:                     running=Done,parked cancelled=Signalled,- undoing=Done,parked waiting=Already parked=Already completed=Lost stale=Lost
+        begin to undo:            running=Done,undoing cancelled=Done,undoing undoing=Lost waiting=Lost parked=Lost completed=Lost stale=Lost
+        end:                      running=Done,completed cancelled=Done,completed undoing=Done,undone waiting=Lost parked=Lost completed=Already stale=Lost
+        end before a pivot:       running=Done,completed cancelled=Signalled,- undoing=Done,undone waiting=Lost parked=Lost completed=Already stale=Lost
+        take:                     running=Refused cancelled=Refused undoing=Refused waiting=Refused parked=Refused completed=Refused stale=Refused
+        take from one that ended: running=Done,running cancelled=Done,running undoing=Done,undoing waiting=Refused parked=Refused completed=Refused stale=Done,running
+        signal:                   running=Done,running cancelled=Done,running undoing=Done,undoing waiting=Done,waiting parked=Done,parked completed=Refused stale=Done,running
+        decide:                   running=Refused cancelled=Refused undoing=Refused waiting=Refused parked=Done,waiting completed=Refused stale=Lost
+        compensate:               running=Refused cancelled=Refused undoing=Refused waiting=Refused parked=Done,undoing completed=Refused stale=Lost
+        abandon:                  running=Refused cancelled=Refused undoing=Refused waiting=Refused parked=Done,abandoned completed=Refused stale=Lost
     ";
     let mut found = String::from("\n");
     for (name, event) in events() {
@@ -164,7 +169,7 @@ fn an_answer_that_was_lost_is_given_again() {
     // Another worker took it meanwhile.
     let taken = SagaRow { worker: Some(OTHER), ..begun };
     assert_eq!(step(&taken, &begin, NOW).answer, RowAnswer::Lost);
-    let end = RowEvent::End { epoch: 3, retention_ms: None };
+    let end = RowEvent::End { epoch: 3, heeds_cancel: true, retention_ms: None };
     let ended = step(&running(), &end, NOW).row.unwrap();
     assert_eq!((ended.expires_at, step(&ended, &end, NOW).answer), (None, RowAnswer::Already));
 }

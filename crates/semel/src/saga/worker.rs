@@ -2,7 +2,6 @@
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -11,6 +10,7 @@ use tokio::time::Instant;
 
 use super::engine::Engine;
 use super::journal::{DefinitionId, TakenSaga};
+use super::limits::PAUSE;
 use super::metrics::SAMPLE_EVERY;
 use super::protect::may_read_plain;
 use super::run::{LoadedAt, Ran, Work};
@@ -100,10 +100,12 @@ impl<App: Send + Sync + ?Sized + 'static> Engine<App> {
     async fn take_sagas(self: Arc<Self>) {
         let definitions = self.definitions_with_steps();
         let mut reconciled = Instant::now();
+        let mut took_full = Instant::now();
         while !self.is_stopping() {
             let mut more = false;
             if let Some(worker) = self.lease.worker() {
-                if self.in_doubt.swap(false, Ordering::SeqCst) || reconciled.elapsed() >= self.options.lease {
+                let since = reconciled.elapsed();
+                if self.looks_for_lost(since) || since >= self.options.lease {
                     reconciled = Instant::now();
                     self.adopt(worker).await;
                 }
@@ -113,7 +115,7 @@ impl<App: Send + Sync + ?Sized + 'static> Engine<App> {
                         "this process takes no sagas any more; restart it with the missing key"
                     );
                 } else {
-                    more = self.take(worker, &definitions).await;
+                    more = self.take(worker, &definitions, &mut took_full).await;
                 }
             }
             if !more {
@@ -130,18 +132,24 @@ impl<App: Send + Sync + ?Sized + 'static> Engine<App> {
         }
     }
 
-    /// Takes what is due and there is room for. Returns whether there may be more.
+    /// Takes what is due and there is room for; sagas of a kind of step that is full now and then, because they may need
+    /// it no longer: `took_full` says when it was last. Returns whether there may be more.
     async fn take(
         self: &Arc<Self>,
         worker: WorkerId,
         definitions: &[(DefinitionId, Vec<&'static str>)],
+        took_full: &mut Instant,
     ) -> bool {
-        let wanted = definitions.iter().filter(|(_, steps)| !self.limits.are_full(steps));
+        let with_full = took_full.elapsed() >= PAUSE;
+        let wanted = definitions.iter().filter(|(_, steps)| with_full || !self.limits.are_full(steps));
         let definitions: Vec<_> = wanted.map(|(definition, _)| definition.clone()).collect();
         // Reserved before the journal is asked: this process has no more sagas than it runs.
         let room = self.running.available_permits().min(TAKE_MAX);
         let reserved = Arc::clone(&self.running).try_acquire_many_owned(room as u32);
         let (1.., Ok(mut reserved), false) = (room, reserved, definitions.is_empty()) else { return false };
+        if with_full {
+            *took_full = Instant::now();
+        }
         let _handing_over = self.handing_over.read().await;
         let taken = self.journal.take_readable(worker, &definitions, room, Arc::new(may_read_plain));
         match tokio::time::timeout(self.options.journal_timeout, taken).await {
@@ -153,7 +161,7 @@ impl<App: Send + Sync + ?Sized + 'static> Engine<App> {
                 more
             }
             failed => {
-                self.in_doubt.store(true, Ordering::SeqCst);
+                self.doubts();
                 let error = failed.map(|failed| failed.err().map(|error| error.to_string()));
                 tracing::warn!(?error, "could not take sagas that are due; trying again");
                 false
@@ -166,7 +174,7 @@ impl<App: Send + Sync + ?Sized + 'static> Engine<App> {
         let _handing_over = self.handing_over.write().await;
         let owned = tokio::time::timeout(self.options.journal_timeout, self.journal.owned(worker)).await;
         let Ok(Ok(owned)) = owned else {
-            self.in_doubt.store(true, Ordering::SeqCst);
+            self.doubts();
             return;
         };
         for (number, row) in owned {

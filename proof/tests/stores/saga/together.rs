@@ -42,7 +42,11 @@ async fn append(journal: &dyn Journal, number: SagaNumber) -> RowAnswer {
     let entry =
         NewEntry { kind, step, op, attempt: 1, safe, input: Some(Bytes::from_static(b"7")), body: None };
     loop {
-        let change = SagaChange::new(RowEvent::Append { epoch: 1, undoing: false }, 0, vec![entry.clone()]);
+        let change = SagaChange::new(
+            RowEvent::Append { epoch: 1, undoing: false, heeds_cancel: false },
+            0,
+            vec![entry.clone()],
+        );
         match journal.change(number, change).await {
             Ok(changed) => return changed.answer,
             Err(error) => assert_eq!(error.kind(), ErrorKind::Busy, "{error}"),

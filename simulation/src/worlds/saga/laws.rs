@@ -1,5 +1,6 @@
 //! The laws, judged by what the participants wrote down.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use semel::outbox::Event;
@@ -25,6 +26,7 @@ const PARKED: &str = "a saga is parked for a reason";
 const ANSWER: &str = "the client gets what the journal has";
 const PUBLISHED: &str = "a saga publishes once if it completes, and nothing otherwise";
 const AT_ONCE: &str = "a process calls no more of one kind of step at once than it may";
+const CANCELLED: &str = "a saga cancelled before its pivot began does not complete";
 const SEEN: &str = "a signal that came in time is seen, and soon";
 
 /// How long after the last fault every saga has ended, or waits for a person.
@@ -88,6 +90,17 @@ pub(super) fn judge(
         };
         if got[n] != expected {
             return Err(Violation::new(ANSWER, format!("saga {n}: {:?}, not {expected:?}", got[n])));
+        }
+    }
+    Ok(())
+}
+
+/// `cancelled`: sagas whose cancel was recorded before their pivot began.
+pub(super) fn cancelled(cancelled: &BTreeSet<usize>, loaded: &[Option<Loaded>]) -> Result<(), Violation> {
+    for n in cancelled {
+        let status = loaded.get(*n).and_then(Option::as_ref).map(|loaded| loaded.record.row.status);
+        if status == Some(Status::Completed) {
+            return Err(Violation::new(CANCELLED, format!("saga {n} is completed")));
         }
     }
     Ok(())

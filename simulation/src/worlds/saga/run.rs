@@ -1,5 +1,6 @@
 //! Plays a plan.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -7,7 +8,8 @@ use std::time::Duration;
 use semel::guard::Spawn;
 use semel::saga::memory::MemoryJournal;
 use semel::saga::{
-    Journal, Loaded, Registered, SagaEnd, SagaError, SagaFilter, SagaOptions, Sagas, SagasBuilder, Status,
+    Journal, Loaded, Registered, RowAnswer, SagaEnd, SagaError, SagaFilter, SagaOptions, Sagas, SagasBuilder,
+    Status,
 };
 use semel::{Key, Scope, StoreTime};
 use tokio::sync::oneshot;
@@ -48,6 +50,8 @@ struct Fleet {
     running: std::sync::Mutex<Vec<Option<Arc<Running>>>>,
     /// Processes started until now.
     starts: AtomicUsize,
+    /// Sagas whose cancel was recorded before their pivot began.
+    cancelled: std::sync::Mutex<BTreeSet<usize>>,
 }
 
 pub(super) async fn play(plan: &Plan, stage: &Stage) -> Result<(), Violation> {
@@ -65,6 +69,7 @@ pub(super) async fn play(plan: &Plan, stage: &Stage) -> Result<(), Violation> {
         journal,
         running: std::sync::Mutex::new((0..plan.settings.workers).map(|_| None).collect()),
         starts: AtomicUsize::new(0),
+        cancelled: std::sync::Mutex::default(),
     });
     for worker in 0..plan.settings.workers {
         fleet.start(worker);
@@ -96,7 +101,9 @@ pub(super) async fn play(plan: &Plan, stage: &Stage) -> Result<(), Violation> {
         one.process.kill();
     }
     stage.trace(format_args!("calm since {calm:?}"));
-    laws::judge(&plan, stage, &fleet.network, &loaded, &fleet.journal.events(), &got)
+    laws::judge(&plan, stage, &fleet.network, &loaded, &fleet.journal.events(), &got)?;
+    let cancelled = fleet.cancelled.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    laws::cancelled(&cancelled, &loaded)
 }
 
 impl Fleet {
@@ -243,6 +250,16 @@ impl Fleet {
                     let answer = self.journal.change(number, change).await.map(|changed| changed.answer);
                     self.stage.count("cancels", 1);
                     self.stage.trace(format_args!("saga {saga} is cancelled: {answer:?}"));
+                    // Nothing comes between the two: this journal answers at once.
+                    let loaded = self.journal.load(number).await.ok().flatten();
+                    let begun = loaded.is_some_and(|loaded| {
+                        loaded.entries.iter().any(|entry| entry.op == semel::saga::Op::Pivot)
+                    });
+                    if matches!(answer, Ok(RowAnswer::Done)) && !begun {
+                        let mut cancelled =
+                            self.cancelled.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+                        cancelled.insert(saga);
+                    }
                 }
             }
             if is_signal { signal = None } else { cancel = None }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use semel::saga::{
     At, Definition, NewSaga, NothingToUndo, Registered, Saga, SagaEnd, SagaError, SagaFilter, SagaMetrics,
-    SagaNumber, SagaResult, SagaStep, Sagas, SagasBuilder, Status, StepResult, StepSpec, StepType,
+    SagaNumber, SagaResult, SagaStep, Sagas, SagasBuilder, Status, StepResult, StepSpec, StepType, UndoCause,
 };
 use semel::{Intent, Key, Operation, Scope};
 use tokio::sync::Semaphore;
@@ -207,5 +207,29 @@ async fn a_deadline_passes_while_a_saga_waits_for_its_kind() {
         "{second:?}"
     );
     assert!(second.1 < Duration::from_secs(70), "{second:?}");
+    assert_eq!(gate.calls.load(std::sync::atomic::Ordering::SeqCst), 1);
+}
+
+/// While a kind is full, a saga in the journal that has to be undone does not wait until a call ends.
+#[tokio::test(start_paused = true)]
+async fn a_deadline_passes_while_a_saga_waits_in_the_journal() {
+    let gate = Gate { opens: Arc::new(Semaphore::new(0)), calls: Arc::default() };
+    let mut builder = SagasBuilder::new(journal(), gate.clone()).options(options());
+    let one = || Sick { concurrent: Some(1) };
+    let patient = builder.register(Definition::new("patient", 1, sick).step(one())).unwrap();
+    let hasty = Definition::new("hasty", 1, sick).step(one()).deadline(Duration::from_secs(60));
+    let hasty = builder.register(hasty).unwrap();
+    let sagas = builder.start();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    // One is called, and one waits for it: there is no room for more.
+    for n in 1..=2 {
+        let key = Key::new(format!("patient-{n}")).unwrap();
+        sagas.submit(&patient, &Scope::single_tenant(), &key, &n).await.unwrap();
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    let begin = tokio::time::Instant::now();
+    let end = sagas.once(&hasty, &Scope::single_tenant(), &Key::new("hasty").unwrap(), &3).await;
+    assert!(matches!(end, Ok(SagaEnd::Undone { cause: UndoCause::Deadline, .. })), "{end:?}");
+    assert!(begin.elapsed() < Duration::from_secs(75), "{:?}", begin.elapsed());
     assert_eq!(gate.calls.load(std::sync::atomic::Ordering::SeqCst), 1);
 }

@@ -5,6 +5,7 @@ mod approval;
 mod atomic;
 #[cfg(feature = "macros")]
 mod attribute;
+mod cancel;
 #[cfg(all(feature = "macros", feature = "saga-test"))]
 mod depot;
 mod doubt;
@@ -19,6 +20,7 @@ mod protect;
 #[cfg(all(feature = "macros", feature = "saga-test"))]
 mod replay;
 mod shop;
+mod start;
 mod time;
 mod traps;
 mod undo;
