@@ -1,4 +1,4 @@
-//! One statement for many rows: arrays on PostgreSQL, a longer text on MySQL, one execution after the other on SQLite.
+//! One statement for many rows: arrays on PostgreSQL, longer texts on MySQL, one execution after the other on SQLite.
 
 use super::any_tx::{AnyTx, OwnTx};
 use crate::tx::driver::{DriverError, Rows, Value};
@@ -14,6 +14,11 @@ pub(crate) struct ManySql {
     /// For one row.
     pub(crate) sqlite: &'static str,
 }
+
+/// A text for MySQL takes no more rows after this many bytes: a server reads no more than `max_allowed_packet` (16 MiB on
+/// MariaDB), and closes the connection of one who sends more.
+#[cfg(feature = "mysql")]
+const TEXT_BYTES: usize = 1 << 20;
 
 /// The text in between is repeated for each row.
 #[cfg_attr(not(feature = "mysql"), allow(dead_code))]
@@ -52,7 +57,13 @@ impl OwnTx<'_, '_> {
             }
             #[cfg(feature = "mysql")]
             AnyTx::Mysql(connection) => {
-                crate::tx::driver::run_mysql(connection, sql.mysql.filled(&rows)).await
+                let mut all = Rows::default();
+                for text in sql.mysql.filled(&rows, TEXT_BYTES) {
+                    let some = crate::tx::driver::run_mysql(connection, text).await?;
+                    all.rows.extend(some.rows);
+                    all.changed += some.changed;
+                }
+                Ok(all)
             }
             #[cfg(feature = "sqlite")]
             AnyTx::Sqlite(connection) => {
@@ -119,15 +130,23 @@ fn typed(column: Column<'_>) -> crate::tx::driver::TypedPostgres<'_> {
 }
 
 impl MysqlMany {
+    /// Texts with at least one row each, and no more than fit into so many bytes.
     #[cfg(feature = "mysql")]
-    fn filled(&self, rows: &[Vec<Value>]) -> String {
-        let mut text = self.before.to_owned();
-        for (at, values) in rows.iter().enumerate() {
-            text.push_str(if at == 0 { "" } else { self.between });
-            text.push_str(&crate::tx::driver::fill_mysql(self.row, values));
+    fn filled(&self, rows: &[Vec<Value>], bytes_max: usize) -> Vec<String> {
+        let mut texts: Vec<String> = Vec::new();
+        for values in rows {
+            let row = crate::tx::driver::fill_mysql(self.row, values);
+            let more = self.between.len() + row.len() + self.after.len();
+            match texts.last_mut().filter(|text| text.len() + more <= bytes_max) {
+                Some(text) => text.push_str(self.between),
+                None => texts.push(self.before.to_owned()),
+            }
+            if let Some(text) = texts.last_mut() {
+                text.push_str(&row);
+            }
         }
-        text.push_str(self.after);
-        text
+        texts.iter_mut().for_each(|text| text.push_str(self.after));
+        texts
     }
 }
 
@@ -139,6 +158,16 @@ mod tests {
     fn a_text_for_mysql_has_each_row() {
         let many = MysqlMany { before: "INSERT VALUES ", row: "(?1, ?2)", between: ", ", after: " x" };
         let rows = vec![vec![1.into(), Value::Text(None)], vec![2.into(), Value::from("a")]];
-        assert_eq!(many.filled(&rows), "INSERT VALUES (1, NULL), (2, _utf8mb4 X'61') x");
+        assert_eq!(many.filled(&rows, 1000), ["INSERT VALUES (1, NULL), (2, _utf8mb4 X'61') x"]);
+    }
+
+    #[test]
+    fn rows_that_do_not_fit_into_a_text_are_in_the_next_one() {
+        let many = MysqlMany { before: "IN (", row: "?1", between: ", ", after: ")" };
+        let rows: Vec<Vec<Value>> = [1, 22, 333_333_333, 4, 5].map(|row| vec![row.into()]).into();
+        assert_eq!(many.filled(&rows, 10), ["IN (1, 22)", "IN (333333333)", "IN (4, 5)"]);
+        assert_eq!(many.filled(&rows, 9), ["IN (1)", "IN (22)", "IN (333333333)", "IN (4, 5)"]);
+        assert_eq!(many.filled(&rows, 0).len(), 5, "each by itself");
+        assert_eq!(many.filled(&[], 10), [""; 0]);
     }
 }

@@ -1,5 +1,7 @@
 //! Over `sqlx` on MySQL and MariaDB.
 
+use std::time::Duration;
+
 use sqlx::Connection;
 
 use super::any_tx::{AnyTx, TxOperation, in_tx};
@@ -10,6 +12,10 @@ use crate::store::mysql::session::{Dial, Session};
 use crate::store::{Fate, StoreError};
 use crate::tx::driver::DriverError;
 
+/// A process that is frozen within a transaction keeps its rows locked for so long. A session that was idle in the pool
+/// is pinged before it is used, and opened again. As on PostgreSQL (`idle_in_transaction_session_timeout`).
+const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
+
 pub(super) struct Mysql {
     dial: Dial,
     server: String,
@@ -19,6 +25,7 @@ pub(super) struct Mysql {
 impl Mysql {
     pub(super) fn new(url: &str, sessions: usize) -> Result<Self, StoreError> {
         let (_, dial, server) = MysqlStore::options().with_url(url)?;
+        let dial = dial.idle_timeout(IDLE_TIMEOUT);
         Ok(Self { dial, server, sessions: Pool::new(sessions) })
     }
 

@@ -137,6 +137,11 @@ async fn start(
         let there = started(tx.run_many(&sql::STARTED_ROWS, ids(&new)).await?.rows)?;
         new.retain(|(.., saga, _)| !there.contains_key(&saga.intent.id().as_bytes()[..]));
     }
+    // The insert waits for an open transaction that has inserted the same intent. Not for long: the whole batch waits,
+    // and by itself each may.
+    if tx.dialect() == Dialect::Postgres {
+        tx.run(&sql::WAIT_BRIEFLY, Vec::new()).await?;
+    }
     let values = new.iter().map(|(_, row, saga, _)| row::new_values(saga, row, now)).collect();
     let mut inserted = tx.run_many(&sql::START_ROWS, values).await?.rows;
     if is_mysql {

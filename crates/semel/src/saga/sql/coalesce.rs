@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
+use tokio::time::error::Elapsed;
 
 use super::batch::{Answer, Request, run};
 use super::operations;
@@ -30,7 +31,7 @@ use crate::tx::driver::DriverErrorKind;
 
 /// Transactions of batches at the same time.
 pub(super) const LANES: usize = 2;
-/// Requests of one transaction.
+/// Requests of one transaction, at most.
 const BATCH_MAX: usize = 256;
 /// A transaction takes no more requests after this many bytes of inputs, results and outcomes.
 const BATCH_BYTES_MAX: usize = 2 << 20;
@@ -65,8 +66,31 @@ pub(super) struct Planted {
 #[derive(Default)]
 struct Queue {
     waiting: VecDeque<Asked>,
+    size: BatchSize,
     /// Lanes at work.
     lanes: usize,
+}
+
+/// How many requests the next batch takes. One that took too long would do so again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct BatchSize(usize);
+
+impl Default for BatchSize {
+    fn default() -> Self {
+        Self(BATCH_MAX)
+    }
+}
+
+impl BatchSize {
+    /// After a batch of so many took too long.
+    fn after_timeout(self, batch: usize) -> Self {
+        Self((self.0.min(batch) / 2).max(1))
+    }
+
+    /// After a batch of so many was written. A smaller one than was allowed says nothing about larger ones.
+    fn after_success(self, batch: usize) -> Self {
+        if batch < self.0 { self } else { Self(self.0.saturating_mul(2).min(BATCH_MAX)) }
+    }
 }
 
 struct Asked {
@@ -175,7 +199,7 @@ impl Queue {
     fn take(&mut self) -> Vec<Asked> {
         let (mut batch, mut later) = (Vec::new(), VecDeque::new());
         let (mut subjects, mut bytes) = (HashSet::new(), 0);
-        while batch.len() < BATCH_MAX
+        while batch.len() < self.size.0
             && bytes < BATCH_BYTES_MAX
             && let Some(asked) = self.waiting.pop_front()
         {
@@ -193,6 +217,15 @@ impl Queue {
         later.append(&mut self.waiting);
         self.waiting = later;
         batch
+    }
+
+    /// From how a batch went; an error that came in time says nothing about its size.
+    fn learn<T>(&mut self, batch: usize, ran: &Result<Result<T, StoreError>, Elapsed>) {
+        self.size = match ran {
+            Ok(Ok(_)) => self.size.after_success(batch),
+            Ok(Err(_)) => self.size,
+            Err(_) => self.size.after_timeout(batch),
+        };
     }
 }
 
@@ -231,8 +264,10 @@ impl Shared {
                 })
             });
             // Its connection is dropped then: no lane waits for a server that cannot be reached any more.
-            tokio::time::timeout(BATCH_TIMEOUT, operation).await.unwrap_or_else(|_| Err(no_answer()))
+            tokio::time::timeout(BATCH_TIMEOUT, operation).await
         };
+        self.queue().learn(requests.len(), &ran);
+        let ran = ran.unwrap_or_else(|_| Err(no_answer()));
         match ran {
             Ok(mut answers) => {
                 if self.answers_by_position() {
@@ -339,6 +374,32 @@ mod tests {
         assert_eq!(taken(&mut queue), [(1, 2)]);
         assert_eq!(taken(&mut queue), [(1, 3)]);
         assert_eq!(taken(&mut queue), []);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_batch_that_took_too_long_is_followed_by_smaller_ones() {
+        let mut queue = Queue::default();
+        let late = || tokio::time::timeout(Duration::from_secs(1), std::future::pending());
+        let (written, failed) = (Ok(Ok(())), Ok(Err(no_answer())));
+        let mut sizes = Vec::new();
+        for batch in [100, 50, 25, 12, 6, 3, 1, 1] {
+            queue.learn::<()>(batch, &late().await);
+            sizes.push(queue.size.0);
+        }
+        assert_eq!(sizes, [50, 25, 12, 6, 3, 1, 1, 1]);
+        let _answers: Vec<_> = (0..1000).map(|saga| asked(&mut queue, saga, 0)).collect();
+        let mut sizes = Vec::new();
+        for _ in 0..10 {
+            let batch = taken(&mut queue).len();
+            sizes.push(batch);
+            queue.learn(batch, &written);
+            queue.learn::<()>(batch, &failed);
+        }
+        assert_eq!(sizes, [1, 2, 4, 8, 16, 32, 64, 128, BATCH_MAX, BATCH_MAX]);
+        // Few requests say nothing.
+        queue.learn(256, &late().await);
+        queue.learn(3, &written);
+        assert_eq!(queue.size, BatchSize(128));
     }
 
     #[test]

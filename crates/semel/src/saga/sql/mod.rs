@@ -274,7 +274,9 @@ impl Journal for SqlJournal {
         let definitions = definitions.to_vec();
         Box::pin(async move {
             // In a commit of its own: a worker that is ended cannot be renewed any more.
-            self.database.run(|tx| Box::pin(operations::end_lapsed(tx))).await?;
+            if let Err(error) = self.database.run(|tx| Box::pin(operations::end_lapsed(tx))).await {
+                tracing::warn!(%error, "could not end workers of sagas whose lease is over; trying again");
+            }
             let refused = Arc::new(Mutex::new(None));
             let why = Arc::clone(&refused);
             let taken = self

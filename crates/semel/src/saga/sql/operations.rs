@@ -21,7 +21,7 @@ use crate::saga::state::{RowAnswer, RowDecider, RowEvent, SagaRow, WorkerId, ste
 use crate::saga::step::{StepError, StepResult};
 use crate::saga::step_tx::{StepTx, StepTxKind};
 use crate::store::encoding::{MS_MAX, number};
-use crate::tx::driver::{Dialect, DriverError, DriverErrorKind, Value};
+use crate::tx::driver::{Dialect, DriverError, DriverErrorKind, Row, Value};
 
 pub(super) type Done<T> = Result<T, DriverError>;
 
@@ -70,7 +70,10 @@ pub(super) async fn join(tx: &mut OwnTx<'_, '_>, lease_ms: u64) -> Done<WorkerId
 /// Whether the worker may go on, and the clock; its row is locked.
 async fn is_alive(tx: &mut OwnTx<'_, '_>, worker: WorkerId) -> Done<Option<StoreTime>> {
     let rows = tx.run(&sql::WORKER, vec![number(worker.0).into()]).await?;
-    let Some(found) = rows.first() else { return Ok(None) };
+    rows.first().map_or(Ok(None), read_alive)
+}
+
+fn read_alive(found: &Row) -> Done<Option<StoreTime>> {
     let now = row::now(found)?;
     let alive = found.int(2)? == 0 && number(now.0) < found.int(1)?;
     Ok(alive.then_some(now))
@@ -88,11 +91,14 @@ pub(super) async fn leave(tx: &mut OwnTx<'_, '_>, worker: WorkerId) -> Done<()> 
 }
 
 /// Ends workers whose lease is over. Each is looked at again when its row is locked: it may have been renewed.
+/// One whose row is locked is left for the next time: its process may be renewing it, or be frozen at that.
 pub(super) async fn end_lapsed(tx: &mut OwnTx<'_, '_>) -> Done<()> {
     let lapsed = tx.run(&sql::LAPSED, Vec::new()).await?;
     for found in lapsed.rows {
         let worker = WorkerId(found.int(0)?.unsigned_abs());
-        if is_alive(tx, worker).await?.is_none() {
+        let rows = tx.run(&sql::WORKER_UNLESS_LOCKED, vec![number(worker.0).into()]).await?;
+        let Some(found) = rows.first() else { continue };
+        if read_alive(found)?.is_none() {
             leave(tx, worker).await?;
         }
     }

@@ -110,6 +110,25 @@ pub(super) const WORKER: Sql = Sql {
     sqlite: concat!("SELECT ", now!(sqlite), ", lease_until, ended FROM semel_saga_worker WHERE id = ?1"),
 };
 
+/// The same, unless another transaction has it locked.
+pub(super) const WORKER_UNLESS_LOCKED: Sql = Sql {
+    postgres: concat!(
+        "SELECT ",
+        now!(postgres),
+        ", lease_until, ended FROM semel_saga_worker WHERE id = $1 FOR UPDATE SKIP LOCKED"
+    ),
+    mysql: concat!(
+        "SELECT ",
+        now!(mysql),
+        ", lease_until, ended FROM semel_saga_worker WHERE id = ?1 FOR UPDATE SKIP LOCKED"
+    ),
+    sqlite: WORKER.sqlite,
+};
+
+/// For the rest of the transaction on PostgreSQL.
+pub(super) const WAIT_BRIEFLY: Sql =
+    Sql { postgres: "SET LOCAL lock_timeout = '50ms'", mysql: "", sqlite: "" };
+
 pub(super) const RENEW: Sql = sql!(
     "UPDATE semel_saga_worker SET lease_until = $2 WHERE id = $1",
     "UPDATE semel_saga_worker SET lease_until = ?2 WHERE id = ?1"

@@ -189,6 +189,7 @@ impl MysqlOptions {
             connect,
             connect_timeout: self.connect_timeout,
             statement_timeout: self.statement_timeout,
+            idle_timeout: None,
             rewrite: self.rewrite.clone(),
         };
         Ok((self, dial, name))

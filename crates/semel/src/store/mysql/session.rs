@@ -21,6 +21,8 @@ pub(crate) struct Dial {
     pub(super) connect: MySqlConnectOptions,
     pub(super) connect_timeout: Duration,
     pub(super) statement_timeout: Duration,
+    /// After how long the server closes a session that sends nothing. `None`: as it is configured.
+    pub(super) idle_timeout: Option<Duration>,
     pub(super) rewrite: Hook<fn(String) -> String>,
 }
 
@@ -60,6 +62,11 @@ pub(crate) struct Session {
 }
 
 impl Dial {
+    /// The server ends sessions that send nothing for so long, and their transactions with them.
+    pub(crate) fn idle_timeout(self, timeout: Duration) -> Self {
+        Self { idle_timeout: Some(timeout), ..self }
+    }
+
     /// Connects, within the timeout.
     pub(crate) async fn open(&self) -> Result<Session, MysqlError> {
         let opening = async {
@@ -82,7 +89,14 @@ impl Session {
         let set = "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', \
                    innodb_lock_wait_timeout = 1, autocommit = 1; \
                    SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED";
-        self.run(set.to_owned()).await.map(drop).map_err(|failed| failed.error)
+        let idle = self
+            .dial
+            .idle_timeout
+            .map(|timeout| format!("; SET SESSION wait_timeout = {}", timeout.as_secs().max(1)));
+        self.run(set.to_owned() + idle.as_deref().unwrap_or_default())
+            .await
+            .map(drop)
+            .map_err(|failed| failed.error)
     }
 
     /// Lets statements take so long from now on; how long they could before.
