@@ -110,7 +110,7 @@ impl Default for Families {
         let held = "Uncertain intents that the last reconcile pass could not resolve";
         let held_oldest = "How long the oldest of them has been held";
         let guard_expired = "Attempts refused because the key may be forgotten downstream";
-        let guard_expiring = "Unfinished intents that nobody works on and whose key may be forgotten downstream soon, or is already";
+        let guard_expiring = "Unfinished intents without an owner at work whose key may be forgotten downstream soon, or is already";
         let swept = "Records deleted because their retention was over";
         let unguarded = "Runs without a claim because the store was down";
         let other_recipe = "Records whose fingerprint was made with another recipe";

@@ -20,7 +20,7 @@ pub const HELD: &str = "idempotency_held";
 pub const HELD_OLDEST: &str = "idempotency_held_oldest_seconds";
 /// Attempts that were refused because the downstream may have forgotten the key (guard expiry): `operation`.
 pub const GUARD_EXPIRED: &str = "idempotency_guard_expired";
-/// Unfinished intents that nobody works on and whose key the downstream may forget soon, or may have forgotten: `operation`.
+/// Unfinished intents without an owner at work whose key the downstream may forget soon, or may have forgotten: `operation`.
 pub const GUARD_EXPIRING: &str = "idempotency_guard_expiring";
 /// Records deleted because their retention was over.
 pub const SWEPT: &str = "semel_swept";

@@ -323,7 +323,7 @@ impl<S: Store> Watched<S> {
         Resolved::LookedUp(self.operation.look_up(existing).instrument(span).await)
     }
 
-    /// Counts the unfinished intents that nobody works on and whose key may be forgotten soon: page by page, until the
+    /// Counts the unfinished intents without an owner at work whose key may be forgotten soon: page by page, until the
     /// run is at its limits.
     async fn count_expiring(&self, left: &mut RunBudget, report: &mut Report) {
         let Some(safe_for) = self.operation.of.policy.safe_for else { return };

@@ -38,7 +38,7 @@ const CARRIED_OUT_LATE: Duration = Duration::from_secs(5);
 #[derive(Clone, Copy)]
 struct Doubt {
     until: Instant,
-    /// Nobody has looked for what it did since.
+    /// What it did since was not looked for.
     is_new: bool,
 }
 

@@ -307,7 +307,7 @@ impl<App: Send + Sync + ?Sized + 'static> Sagas<App> {
             deadline_ms: definition.deadline().map(millis),
             worker,
         };
-        // In a task of its own: a caller that goes away must not leave a saga that this worker has and nobody runs.
+        // In a task of its own: a caller that goes away must not leave a saga that this worker has and does not run.
         let (begun, answer) = oneshot::channel();
         let starting = Arc::clone(engine).start_saga(saga, permit);
         engine.spawn(async move { drop(begun.send(starting.await)) }.in_current_span());

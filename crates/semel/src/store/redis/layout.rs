@@ -22,7 +22,7 @@ const HEAD_BYTES: usize = 84;
 const HAS_SAFE_UNTIL: u8 = 32;
 const DECIDED: u8 = 64;
 /// What comes before the time of a key: the beginning of an outcome (format 1, with a body, code 0, no headers). A version
-/// that does not know the time reads it as the body of an outcome, and gives that to nobody, because the record is open.
+/// that does not know the time reads it as the body of an outcome, and never gives it out, because the record is open.
 const SAFE_PREFIX: [u8; 6] = [1, 1, 0, 0, 0, 0];
 
 /// The keys of one intent, all in one slot.

@@ -309,7 +309,7 @@ async fn approved(saga: Saga<Shop>, sku: String) -> SagaResult<String> {
     Ok(said.unwrap_or_default())
 }
 
-/// The same id, and other bytes: nobody can tell before it is opened.
+/// The same id, and other bytes: it shows only when it is opened.
 #[tokio::test(start_paused = true)]
 async fn a_process_with_a_wrong_key_keeps_no_saga() {
     let log = CapturedLog::default();

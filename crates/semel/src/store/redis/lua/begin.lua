@@ -20,7 +20,7 @@
 -- With a safe_until the effect is keyed, and is stored as opaque (0), so that a version that does not know safe_until
 -- holds the record; one that failed is stored as 1 with effect 0, an uncertain one as 1 with effect 1. See encoding.rs.
 -- SAFE_PREFIX is the beginning of an outcome (format 1, with a body, code 0, no headers): such a version reads the time,
--- and what comes after it, as the body of an outcome that it gives to nobody.
+-- and what comes after it, as the body of an outcome that it never gives out.
 local HEAD = '>BI7I6I6I6I2'
 local SAFE_PREFIX = '\1\1\0\0\0\0'
 local TIME_MAX = 281474976710655
