@@ -9,7 +9,7 @@
 //! | `place` | a database with orders, and the ledger of the participants |
 //! | `restarted` | the server is killed while sagas are taken over |
 //! | `shop` | sagas of this process |
-//! | `together` | a row that is locked elsewhere holds up no other saga |
+//! | `together` | a row that is locked elsewhere holds up no other saga; what is too large for one packet |
 
 mod conflicts;
 mod journal;
