@@ -162,7 +162,11 @@ impl Scene {
             input: None,
             body: None,
         };
-        let change = SagaChange::new(RowEvent::Append { epoch: 1, undoing: false }, 0, Vec::new());
+        let change = SagaChange::new(
+            RowEvent::Append { epoch: 1, undoing: false, heeds_cancel: false },
+            0,
+            Vec::new(),
+        );
         self.journal.atomic(number, change, entry, work.clone()).await
     }
 

@@ -283,7 +283,8 @@ async fn what_is_too_large_for_one_packet_on(server: Service) {
     }
     let body = Bytes::from(vec![b'7'; 1 << 20]);
     let entries: Vec<_> = (0..10).map(|nth| entry(nth, body.clone())).collect();
-    let change = SagaChange::new(RowEvent::Append { epoch: 1, undoing: false }, 0, entries);
+    let change =
+        SagaChange::new(RowEvent::Append { epoch: 1, undoing: false, heeds_cancel: false }, 0, entries);
     assert_eq!(journal.change(large, change).await.unwrap().answer, RowAnswer::Done);
     assert!(others.join_all().await.iter().all(|answer| *answer == RowAnswer::Done));
     let entries = journal.load(large).await.unwrap().unwrap().entries;
@@ -323,7 +324,11 @@ async fn idle_sessions_are_closed_and_opened_again_on(server: Service) {
     let mut sessions = Vec::new();
     for _ in 0..2 {
         let number = started(&journal).await;
-        let change = SagaChange::new(RowEvent::Append { epoch: 1, undoing: false }, 0, Vec::new());
+        let change = SagaChange::new(
+            RowEvent::Append { epoch: 1, undoing: false, heeds_cancel: false },
+            0,
+            Vec::new(),
+        );
         let done = NewEntry { kind: EntryKind::Done, input: None, ..entry(0, Bytes::new()) };
         let ended = journal.atomic(number, change, done, Arc::new(ShowsSession)).await.unwrap();
         let AtomicEnd::Done { result, .. } = ended else { panic!("{ended:?}") };
