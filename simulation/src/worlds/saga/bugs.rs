@@ -16,20 +16,18 @@ pub(super) const NAMES: &[&str] = &[
     "a lookup is believed at once",
     "an undo does not fence the forward key",
     "a cancelled saga ends as it is",
-    "a cancel is forgotten at the end",
     "an atomic step does not look for its own result",
     "a kind of step has no limit",
 ];
 
 /// The function the journal decides with.
 pub(super) fn decider(planted: impl Fn(&str) -> bool) -> RowDecider {
-    let with: [(&str, RowDecider); 6] = [
+    let with: [(&str, RowDecider); 5] = [
         ("a signal is missed", signal_is_missed),
         ("sleepers are forgotten", sleepers_are_forgotten),
         ("lapsed workers keep their sagas", lapsed_workers_keep_their_sagas),
         ("parked sagas run again by themselves", parked_run_again),
         ("a cancelled saga ends as it is", cancelled_ends),
-        ("a cancel is forgotten at the end", cancel_is_forgotten),
     ];
     with.into_iter().find(|(name, _)| planted(name)).map_or(step, |(_, decider)| decider)
 }
@@ -78,17 +76,4 @@ fn cancelled_ends(row: &SagaRow, event: &RowEvent, now: StoreTime) -> RowChange 
         (after.status, after.worker, after.due_at) = (Status::Undone, None, None);
     }
     change
-}
-
-/// The worker ends a saga, or begins its pivot, whether or not it was cancelled.
-fn cancel_is_forgotten(row: &SagaRow, event: &RowEvent, now: StoreTime) -> RowChange {
-    match *event {
-        RowEvent::Append { epoch, undoing, .. } => {
-            step(row, &RowEvent::Append { epoch, undoing, heeds_cancel: false }, now)
-        }
-        RowEvent::End { epoch, retention_ms, .. } => {
-            step(row, &RowEvent::End { epoch, heeds_cancel: false, retention_ms }, now)
-        }
-        _ => step(row, event, now),
-    }
 }
