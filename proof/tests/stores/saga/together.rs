@@ -261,7 +261,7 @@ async fn on_postgres_an_intent_that_is_being_inserted_holds_up_no_other_saga() {
         while sqlx::query_scalar::<_, i64>(waiting).bind(pid).fetch_one(&pool).await.unwrap() < 4 {}
     };
     tokio::time::timeout(PATIENCE, all_wait).await.expect("some do not wait");
-    assert!(starts.try_join_next().is_none(), "a start was answered that nobody could know");
+    assert!(starts.try_join_next().is_none(), "a start was answered before its answer was known");
     tx.commit().await.unwrap();
     for started in starts.join_all().await {
         assert!(matches!(started, Ok(SagaStarted::Existing(_))), "{started:?}");
